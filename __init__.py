@@ -1,0 +1,1 @@
+"""BatchTwin: a digital twin of LLM continuous batching."""

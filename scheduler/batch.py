@@ -1,0 +1,159 @@
+"""A batch: one iteration, the contract between the simulated and the measured world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from .cohort import Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .request import Request
+
+
+class Bound(IntEnum):
+    """What kept the scheduler from serving more in this step."""
+
+    NONE = 0
+    MAX_NUM_SEQS = 1
+    MAX_NUM_BATCHED_TOKENS = 2
+    KV_BLOCKS = 3
+
+
+class Chunk(NamedTuple):
+    """``num_tokens`` new tokens of one request after ``start`` computed ones: a prompt or a part of it, or tokens to
+    be computed again after a preemption. ``samples`` tells whether the step completes its known tokens and so
+    yields an output token."""
+
+    request: Request
+    rank: int
+    start: int
+    num_tokens: int
+    samples: bool
+    block_table: list[int]
+
+    @property
+    def is_decode(self) -> bool:
+        """One token over existing context is a decode for the device, whatever the request calls it."""
+        return self.num_tokens == 1 and self.start > 0
+
+
+class Row(NamedTuple):
+    """One sequence as the forward sees it."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    samples: bool
+    block_table: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One iteration. It depends on nothing that changes later: seats are immutable, the cohort is copied when its
+    membership changes, a block table is append-only and is read up to the sequence length.
+
+    The sums are what a cost model needs; none is obtained by walking the running set.
+    """
+
+    step: int
+    """Number of the ``schedule()`` call, from 0."""
+    clock: int
+    """The cohort's clock in this step: a seat's position is ``seat.offset + clock``."""
+    seats: Mapping[int, Seat]
+    """Rank → seat of everybody who decodes in bulk in this step (empty if the decodes stood still)."""
+    ranks: Sequence[int]
+    """The keys of ``seats`` in ascending order, that is in running-list order."""
+    chunks: Sequence[Chunk]
+    """In scheduling order."""
+    preempted: Sequence[Request] = ()
+    admitted: Sequence[Request] = ()
+    """Who left the waiting queue for the first time."""
+    resumed: Sequence[Request] = ()
+    """Who left it again, after a preemption."""
+    finishing: Sequence[Request] = ()
+    """Who ends with the token this step gives, in scheduling order."""
+    copies_out: Sequence[tuple[int, int]] = ()
+    """Swap to the host: (device block, host block), in stream order."""
+    copies_in: Sequence[tuple[int, int]] = ()
+    num_running: int = 0
+    """Resident sequences after ``schedule()``: what ``max_num_seqs`` bounds."""
+    num_waiting: int = 0
+    num_decode_kv_tokens: int = 0
+    """Σ context of the decodes before this step's token: the KV tokens they read."""
+    num_prefill_tokens: int = 0
+    num_single_chunks: int = 0
+    """Chunks that are decodes for the device (one token over existing context)."""
+    prefill_attention_work: float = 0.0
+    """Σ over prefill chunks of num_tokens · (start + num_tokens / 2): query-context pairs."""
+    padding: Sequence[Chunk] = ()
+    """Slots that are computed and thrown away (static batching): the rest of a row up to the longest, or one token
+    of a row that has finished. They read and write the row's own blocks beyond what the row needs."""
+    num_padded_tokens: int = 0
+    num_padded_kv_tokens: int = 0
+    """Σ context of the padding that is one token over existing context."""
+    padded_attention_work: float = 0.0
+    """Query-context pairs of the other padding, as in ``prefill_attention_work``."""
+    num_cached_tokens: int = 0
+    """Prompt tokens of this step's admissions that the prefix cache already held."""
+    num_recomputed_tokens: int = 0
+    """Tokens of this step that had been computed before a preemption."""
+    num_free_blocks: int = 0
+    bound: Bound = Bound.NONE
+
+    @property
+    def num_decodes(self) -> int:
+        """Sequences with one new token over existing context."""
+        return len(self.ranks) + self.num_single_chunks
+
+    @property
+    def num_prefills(self) -> int:
+        """Chunks that are not decodes."""
+        return len(self.chunks) - self.num_single_chunks
+
+    @property
+    def num_seqs(self) -> int:
+        """Sequences served in this step (S)."""
+        return len(self.ranks) + len(self.chunks)
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens of this step without padding (T)."""
+        return len(self.ranks) + self.num_single_chunks + self.num_prefill_tokens
+
+    @property
+    def num_blocks_swapped(self) -> int:
+        """Blocks copied between device and host."""
+        return len(self.copies_out) + len(self.copies_in)
+
+    def order(self) -> Iterator[Row]:
+        """Everybody served, in vLLM's scheduling order: the running list's, then the admitted. O(S)."""
+        chunks = iter(self.chunks)
+        chunk = next(chunks, None)
+        for rank in self.ranks:
+            while chunk is not None and chunk.rank < rank:
+                yield Row(chunk.request, chunk.start, chunk.num_tokens, chunk.samples, chunk.block_table)
+                chunk = next(chunks, None)
+            yield self._decode_row(self.seats[rank])
+        while chunk is not None:
+            yield Row(chunk.request, chunk.start, chunk.num_tokens, chunk.samples, chunk.block_table)
+            chunk = next(chunks, None)
+
+    def samples(self) -> Iterator[Request]:
+        """Who gets a token from this step, in scheduling order."""
+        return (row.request for row in self.order() if row.samples)
+
+    def rows(self, *, padding: bool = False) -> list[Row]:
+        """Everybody served as a worker lays them out: decodes first, then prefills, each in scheduling order and,
+        if asked for, followed by the padding of its kind."""
+        ordered = list(self.order())
+        if padding:
+            ordered += [Row(c.request, c.start, c.num_tokens, False, c.block_table) for c in self.padding]
+        decodes = [row for row in ordered if row.num_tokens == 1 and row.start > 0]
+        return decodes + [row for row in ordered if row.num_tokens > 1 or row.start == 0]
+
+    def _decode_row(self, seat: Seat) -> Row:
+        return Row(seat.request, seat.offset + self.clock, 1, True, seat.block_table)

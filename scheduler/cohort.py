@@ -1,0 +1,104 @@
+"""The decodes, kept together: everybody who gets one token a step, without walking them.
+
+A request that decodes keeps *position − clock* constant, so the cohort only moves its clock. What happens to single
+requests is found by appointment: the step in which one needs a new block (position divisible by the block size) and
+the step in which one produces its last token.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .request import Request
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """A request's place in the cohort; a new one each time it joins, so that old batches stay true."""
+
+    request: Request
+    rank: int
+    offset: int
+    """Position minus the cohort's clock."""
+    block_table: list[int]
+
+
+class Cohort:
+    """Requests that decode in bulk, by rank (their place in the running list)."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.clock = 0
+        self.seats: dict[int, Seat] = {}
+        self.ranks: list[int] = []
+        self.sum_offset = 0
+        self._crossers: list[dict[int, Seat]] = [{} for _ in range(block_size)]
+        self._last_token: dict[int, list[Seat]] = {}
+        self._lent = False
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Σ context of all members before the coming token."""
+        return self.sum_offset + len(self.ranks) * self.clock
+
+    def join(self, request: Request, num_steps_left: int) -> None:
+        """Seat ``request``, which has computed all its known tokens and produces ``num_steps_left`` more here."""
+        self._unshare()
+        offset = request.num_computed_tokens - self.clock
+        seat = Seat(request, request.rank, offset, request.block_table)
+        self.seats[seat.rank] = seat
+        if self.ranks and self.ranks[-1] > seat.rank:
+            insort(self.ranks, seat.rank)
+        else:
+            self.ranks.append(seat.rank)
+        self.sum_offset += offset
+        self._crossers[-offset % self.block_size][seat.rank] = seat
+        self._last_token.setdefault(self.clock + num_steps_left - 1, []).append(seat)
+        request.seat, request.cohort = seat, self
+
+    def leave(self, request: Request) -> None:
+        """Unseat ``request``; its progress is written back to it."""
+        self._unshare()
+        seat = request.seat
+        assert seat is not None
+        computed, outputs = request.num_computed_tokens, request.num_output_tokens
+        request.seat = request.cohort = None
+        request._computed_tokens, request._output_tokens = computed, outputs
+        del self.seats[seat.rank]
+        del self.ranks[bisect_left(self.ranks, seat.rank)]
+        self.sum_offset -= seat.offset
+        del self._crossers[-seat.offset % self.block_size][seat.rank]
+
+    def crossers(self) -> dict[int, Seat]:
+        """Rank → seat of those whose next token starts a new block. In no particular order; do not change it."""
+        return self._crossers[self.clock % self.block_size]
+
+    def num_before(self, rank: int) -> int:
+        """How many members stand before ``rank`` in the running list."""
+        return bisect_left(self.ranks, rank)
+
+    def lend(self) -> tuple[dict[int, Seat], list[int]]:
+        """The members as they are now, to be kept by a batch: whoever changes them next copies first."""
+        self._lent = True
+        return self.seats, self.ranks
+
+    def tick(self) -> list[Seat]:
+        """Move everybody one token on; returns, by rank, those for whom that was the last one."""
+        due = self._last_token.pop(self.clock, None)
+        self.clock += 1
+        if due is None:
+            return []
+        last = [seat for seat in due if self.seats.get(seat.rank) is seat]
+        last.sort(key=lambda seat: seat.rank)
+        return last
+
+    def _unshare(self) -> None:
+        if self._lent:
+            self.seats, self.ranks = self.seats.copy(), self.ranks.copy()
+            self._lent = False

@@ -1,0 +1,30 @@
+"""What a policy is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ..config import SchedulerConfig
+    from ..step import Step
+
+
+class Policy(ABC):
+    """Decides one step with the verbs of ``Step``. One object serves one scheduler and may keep state of its own.
+
+    A policy sees what a server can know, never a request's ``output_len``.
+    """
+
+    name: ClassVar[str]
+    is_oracle: ClassVar[bool] = False
+    """Whether it uses what no server knows; results are then labelled so."""
+    keeps_finished_rows: ClassVar[bool] = False
+    """Whether a finished request holds its slot and blocks until nobody runs any more (static batching)."""
+
+    def check(self, config: SchedulerConfig) -> None:  # noqa: B027  (most policies can work with any valid config)
+        """Raise ``ConfigError`` if the policy cannot work with these knobs."""
+
+    @abstractmethod
+    def schedule(self, step: Step) -> None:
+        """Form one step."""

@@ -1,0 +1,69 @@
+"""The two CSV formats: Azure LLM inference traces and Vidur traces."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from .errors import TraceError, quoted
+from .lines import csv_rows
+from .rows import whole_number
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .rows import Rows
+
+AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+
+NS_PER_S = 1_000_000_000
+LATEST_ARRIVAL_S = 1e11
+
+_DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_SECONDS = re.compile(r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_azure(path: Path, rows: Rows) -> None:
+    """``TIMESTAMP,ContextTokens,GeneratedTokens``; ticks are nanoseconds since the first row, so none is rounded."""
+    first_ns: int | None = None
+    _, prompt_column, output_column = AZURE_COLUMNS
+    for line, (timestamp, prompt, output) in csv_rows(path, AZURE_COLUMNS):
+        now_ns = _nanoseconds(path, line, timestamp)
+        first_ns = now_ns if first_ns is None else first_ns
+        prompt_tokens = whole_number(path, line, prompt_column, prompt)
+        rows.add(line, now_ns - first_ns, prompt_tokens, whole_number(path, line, output_column, output))
+
+
+def _nanoseconds(path: Path, line: int, text: str) -> int:
+    """Since 1970. The standard library keeps six fractional digits, the trace has seven: the fraction is read apart."""
+    found = _DATE_TIME.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise ValueError(text)
+        moment = datetime.fromisoformat(found[1] + (found[3] or "Z")) - _EPOCH
+    except (ValueError, OverflowError):
+        raise TraceError.at(
+            path, line, f"TIMESTAMP is {quoted(text)}, not a time like 2023-11-16 18:15:46.6805900; correct the row"
+        ) from None
+    return (moment.days * 86_400 + moment.seconds) * NS_PER_S + int((found[2] or "0").ljust(9, "0"))
+
+
+def read_vidur(path: Path, rows: Rows) -> None:
+    """``arrived_at,num_prefill_tokens,num_decode_tokens``; ticks are seconds."""
+    _, prompt_column, output_column = VIDUR_COLUMNS
+    for line, (arrived_at, prompt, output) in csv_rows(path, VIDUR_COLUMNS):
+        prompt_tokens = whole_number(path, line, prompt_column, prompt)
+        output_tokens = whole_number(path, line, output_column, output)
+        rows.add(line, _seconds(path, line, arrived_at), prompt_tokens, output_tokens)
+
+
+def _seconds(path: Path, line: int, text: str) -> float:
+    seconds = float(text) if _SECONDS.fullmatch(text.strip()) else LATEST_ARRIVAL_S
+    if seconds >= LATEST_ARRIVAL_S:
+        raise TraceError.at(
+            path, line, f"arrived_at is {quoted(text)}, not a number of seconds from 0 on; correct the row"
+        )
+    return seconds
