@@ -74,6 +74,8 @@ class Batch:
     """Who left the waiting queue for the first time."""
     resumed: Sequence[Request] = ()
     """Who left it again, after a preemption."""
+    stalled: Sequence[Request] = ()
+    """Decodes that the budget did not reach in this step."""
     finishing: Sequence[Request] = ()
     """Who ends with the token this step gives, in scheduling order."""
     copies_out: Sequence[tuple[int, int]] = ()
@@ -92,9 +94,13 @@ class Batch:
     padding: Sequence[Chunk] = ()
     """Slots that are computed and thrown away (static batching): the rest of a row up to the longest, or one token
     of a row that has finished. They read and write the row's own blocks beyond what the row needs."""
+    num_sampled_chunks: int = 0
+    """Chunks that yield a token."""
     num_padded_tokens: int = 0
+    num_padded_decodes: int = 0
+    """Padding rows that are one token over existing context."""
     num_padded_kv_tokens: int = 0
-    """Σ context of the padding that is one token over existing context."""
+    """Σ context of those."""
     padded_attention_work: float = 0.0
     """Query-context pairs of the other padding, as in ``prefill_attention_work``."""
     num_cached_tokens: int = 0
@@ -123,6 +129,11 @@ class Batch:
     def num_tokens(self) -> int:
         """New tokens of this step without padding (T)."""
         return len(self.ranks) + self.num_single_chunks + self.num_prefill_tokens
+
+    @property
+    def num_samples(self) -> int:
+        """Tokens this step yields."""
+        return len(self.ranks) + self.num_sampled_chunks
 
     @property
     def num_blocks_swapped(self) -> int:

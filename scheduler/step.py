@@ -27,6 +27,7 @@ class Step:
         "_preempted",
         "_resumed",
         "_scheduler",
+        "_stalled",
         "_ticks",
         "budget_tokens",
     )
@@ -38,6 +39,7 @@ class Step:
         self._preempted: list[Request] = []
         self._admitted: list[Request] = []
         self._resumed: list[Request] = []
+        self._stalled: list[Request] = []
         self._padding: list[Chunk] = []
         self._ticks = False
         self._bound = Bound.NONE
@@ -145,7 +147,7 @@ class Step:
             kv_tokens, clock, seats, ranks, finishing = 0, cohort.clock, {}, (), []
         batch = Batch(scheduler.num_steps, clock, seats, ranks, self._chunks, self._preempted, self._admitted)
         batch.num_decode_kv_tokens = kv_tokens
-        batch.resumed = self._resumed
+        batch.resumed, batch.stalled = self._resumed, self._stalled
         if self._chunks:
             finishing = self._close_chunks(batch, finishing)
         if self._padding:
@@ -182,7 +184,9 @@ class Step:
             ):
                 break
         while cohort and self._budget_before(cohort.ranks[-1]) <= 0:
-            self._scheduler.stall(cohort.seats[cohort.ranks[-1]].request)
+            request = cohort.seats[cohort.ranks[-1]].request
+            self._scheduler.stall(request)
+            self._stalled.append(request)
 
     def _budget_before(self, rank: int) -> int:
         """What is left of the whole budget when the running list has been served up to ``rank``."""
@@ -223,6 +227,7 @@ class Step:
     def _close_chunks(self, batch: Batch, finishing: list[Request]) -> list[Request]:
         ended = [chunk.request for chunk in self._chunks if self._scheduler.move_on(chunk)]
         for chunk in self._chunks:
+            batch.num_sampled_chunks += chunk.samples
             if chunk.is_decode:
                 batch.num_single_chunks += 1
                 batch.num_decode_kv_tokens += chunk.start
@@ -242,6 +247,7 @@ def _sum_padding(batch: Batch, padding: Sequence[Chunk]) -> None:
     for chunk in padding:
         batch.num_padded_tokens += chunk.num_tokens
         if chunk.is_decode:
+            batch.num_padded_decodes += 1
             batch.num_padded_kv_tokens += chunk.start
         else:
             batch.padded_attention_work += chunk.num_tokens * (chunk.start + chunk.num_tokens / 2)

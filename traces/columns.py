@@ -81,7 +81,7 @@ def scaled(lengths: IntArray, what: str, factor: float, at_most: int | None) -> 
     if at_most is not None and at_most < 1:
         raise TraceError(f"{what} cannot be capped at {at_most} tokens; a cap is 1 or more")
     with np.errstate(over="ignore"):  # an infinite product is refused below
-        product = np.clip(np.rint(lengths * factor), 1, at_most)
+        product: FloatArray = np.clip(np.rint(lengths * factor), 1, at_most)
     if product.max() > MAX_TOKENS:
         raise TraceError(f"{what} times {factor:g} would exceed {MAX_TOKENS:,} tokens; use a smaller factor or a cap")
     return product.astype(np.int64)

@@ -40,15 +40,20 @@ def read_azure(path: Path, rows: Rows) -> None:
 def _nanoseconds(path: Path, line: int, text: str) -> int:
     """Since 1970. The standard library keeps six fractional digits, the trace has seven: the fraction is read apart."""
     found = _DATE_TIME.fullmatch(text.strip())
+    if found is None:
+        raise _no_time(path, line, text)
+    seconds, fraction, zone = found.groups()
     try:
-        if found is None:
-            raise ValueError(text)
-        moment = datetime.fromisoformat(found[1] + (found[3] or "Z")) - _EPOCH
+        moment = datetime.fromisoformat(seconds + (zone or "Z")) - _EPOCH
     except (ValueError, OverflowError):
-        raise TraceError.at(
-            path, line, f"TIMESTAMP is {quoted(text)}, not a time like 2023-11-16 18:15:46.6805900; correct the row"
-        ) from None
-    return (moment.days * 86_400 + moment.seconds) * NS_PER_S + int((found[2] or "0").ljust(9, "0"))
+        raise _no_time(path, line, text) from None
+    return (moment.days * 86_400 + moment.seconds) * NS_PER_S + int((fraction or "0").ljust(9, "0"))
+
+
+def _no_time(path: Path, line: int, text: str) -> TraceError:
+    return TraceError.at(
+        path, line, f"TIMESTAMP is {quoted(text)}, not a time like 2023-11-16 18:15:46.6805900; correct the row"
+    )
 
 
 def read_vidur(path: Path, rows: Rows) -> None:

@@ -30,8 +30,9 @@ def read_mooncake(path: Path, rows: Rows, hash_block_tokens: int) -> None:
             continue
         record = _record(path, line, text)
         prompt_tokens = _length(path, line, record, "input_length")
+        output_tokens = _length(path, line, record, "output_length")
         ids = _block_ids(path, line, record["hash_ids"])
-        if rows.add(line, _milliseconds(path, line, record), prompt_tokens, _length(path, line, record, "output_length")):
+        if rows.add(line, _milliseconds(path, line, record), prompt_tokens, output_tokens):
             _check_count(path, line, ids.size, prompt_tokens, hash_block_tokens)
             rows.add_blocks(ids)
 
@@ -69,9 +70,9 @@ def _milliseconds(path: Path, line: int, record: dict[str, Any]) -> float:
     return float(value)
 
 
-def _block_ids(path: Path, line: int, ids: object) -> IntArray:
-    good = isinstance(ids, list) and set(map(type, ids)) <= {int} and (not ids or 0 <= min(ids) <= max(ids) <= _LARGEST_ID)
-    if not good:
+def _block_ids(path: Path, line: int, ids: Any) -> IntArray:
+    numbers = isinstance(ids, list) and set(map(type, ids)) <= {int}  # JSON's true is an int to isinstance
+    if not numbers or (ids and not 0 <= min(ids) <= max(ids) <= _LARGEST_ID):
         raise TraceError.at(path, line, "hash_ids is not a list of whole numbers from 0 on; correct the line")
     return np.array(ids, dtype=np.int64)
 

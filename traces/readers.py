@@ -97,7 +97,9 @@ def _json_format(path: Path, line: int, first: str, *, complete: bool) -> Format
         raise TraceError.at(path, line, f"{quoted(first)} is neither CSV nor a line of JSON; {_KNOWN}") from None
     missing = [key for key in MOONCAKE_KEYS if key not in keys]
     if "chat_id" in keys or len(missing) == len(MOONCAKE_KEYS):
-        raise TraceError.at(path, line, f"JSON lines with the keys {quoted(', '.join(keys))} are not a known trace; {_KNOWN}")
+        raise TraceError.at(
+            path, line, f"JSON lines with the keys {quoted(', '.join(keys))} are not a known trace; {_KNOWN}"
+        )
     if missing:
         raise TraceError.at(path, line, f"lacks the key {' and '.join(missing)}; {_KNOWN}")
     return "mooncake"

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .columns import MAX_TOKENS, FloatArray, IntArray
+from .columns import MAX_TOKENS
 from .errors import TraceError, quoted
 from .trace import Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .columns import IntArray
 
 _WHOLE_NUMBER = re.compile(r"(\d{1,18})(?:\.0*)?", re.ASCII)
 
@@ -74,16 +76,13 @@ class Rows:
         order = np.argsort(ticks, kind="stable")
         return Trace(
             name=self._path.stem,
-            arrival_s=self._seconds(ticks[order]),
+            arrival_s=(ticks[order] - ticks[order[0]]) / self._ticks_per_s,
             num_prompt_tokens=np.array(self._prompt_tokens, dtype=np.int64)[order],
             output_len=np.array(self._output_tokens, dtype=np.int64)[order],
             prompt_blocks=tuple(self._blocks[row] for row in order.tolist()) if hash_block_tokens else None,
             hash_block_tokens=hash_block_tokens or 512,
             source=source,
         )
-
-    def _seconds(self, ticks: FloatArray) -> FloatArray:
-        return (ticks - ticks[0]) / self._ticks_per_s
 
 
 def whole_number(path: Path, line: int, column: str, text: str) -> int:

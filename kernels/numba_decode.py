@@ -1,0 +1,137 @@
+"""Decode attention on the CPU in numba: pages are read in place, all heads of a token together.
+
+A token's keys of all heads are contiguous in its page, so the loops run page, token, head: the cache is walked once
+front to back. The scores of one sequence are kept whole, which lets the compiler vectorise the softmax; the
+exponential is a polynomial for the same reason (numba has no vector ``exp`` without Intel's library).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+# Sums may be reordered and contracted. NaN and infinity stay what they are: a poisoned page must not pass unseen.
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+
+
+def _jit(*, parallel: bool = False) -> Jit:
+    """Compiled code is kept on disk where numba finds a place for it, else only in this process."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"fastmath": _FASTMATH, "nogil": True, "parallel": parallel}
+        try:
+            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return njit(**options)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@_jit()
+def _softmax(scores: FloatArray, exponents: NDArray[np.int32], powers: FloatArray) -> None:
+    """In place. ``powers`` is ``exponents`` seen as floats: 2**n is n + 127 in the exponent field.
+
+    e**x = 2**n · e**r with |r| ≤ ln 2 / 2, and for e**r the polynomial of Cephes' expf (error 2e-7)."""
+    largest = scores[0]
+    for t in range(scores.size):
+        largest = max(largest, scores[t])
+    for t in range(scores.size):
+        x = max(scores[t] - largest, np.float32(-87.0))
+        n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+        r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+        y = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+        y = y * r + np.float32(8.3334519073e-3)
+        y = y * r + np.float32(4.1665795894e-2)
+        y = y * r + np.float32(1.6666665459e-1)
+        y = y * r + np.float32(5.0000001201e-1)
+        scores[t] = y * r * r + r + np.float32(1.0)
+        exponents[t] = (np.int32(n) + np.int32(127)) << np.int32(23)
+    total = np.float32(0.0)
+    for t in range(scores.size):
+        scores[t] *= powers[t]
+        total += scores[t]
+    for t in range(scores.size):
+        scores[t] /= total
+
+
+@_jit()
+def _attend(
+    query: FloatArray,
+    key_cache: FloatArray,
+    value_cache: FloatArray,
+    first: int,
+    length: int,
+    table: IntArray,
+    scale: np.float32,
+    out: FloatArray,
+) -> None:
+    """One sequence: ``query`` and ``out`` [n_q_heads, head_dim] over tokens ``first … length − 1`` of ``table``."""
+    block_size, num_kv_heads = key_cache.shape[1], key_cache.shape[2]
+    num_heads, head_dim = query.shape
+    group = num_heads // num_kv_heads
+    scores = np.empty((num_heads, length - first), np.float32)
+    exponents = np.empty(length - first, np.int32)
+
+    for t in range(first, length):
+        keys = key_cache[table[t // block_size], t % block_size]
+        for head in range(num_heads):
+            dot = np.float32(0.0)
+            for d in range(head_dim):
+                dot += query[head, d] * keys[head // group, d]
+            scores[head, t - first] = dot * scale
+    for head in range(num_heads):
+        _softmax(scores[head], exponents, exponents.view(np.float32))
+        for d in range(head_dim):
+            out[head, d] = np.float32(0.0)
+    for t in range(first, length):
+        values = value_cache[table[t // block_size], t % block_size]
+        for head in range(num_heads):
+            weight = scores[head, t - first]
+            for d in range(head_dim):
+                out[head, d] += weight * values[head // group, d]
+
+
+@_jit()
+def decode_serial(
+    query: FloatArray,
+    key_cache: FloatArray,
+    value_cache: FloatArray,
+    seq_lens: IntArray,
+    block_tables: IntArray,
+    scale: np.float32,
+    window: int,
+    order: IntArray,
+    out: FloatArray,
+) -> None:
+    """Row s of ``query`` [S, n_q_heads, head_dim] is the last token of sequence s; ``order`` is a permutation."""
+    for i in range(order.size):
+        s = order[i]
+        first = max(seq_lens[s] - window, 0) if window > 0 else 0
+        _attend(query[s], key_cache, value_cache, first, seq_lens[s], block_tables[s], scale, out[s])
+
+
+@_jit(parallel=True)
+def decode_parallel(
+    query: FloatArray,
+    key_cache: FloatArray,
+    value_cache: FloatArray,
+    seq_lens: IntArray,
+    block_tables: IntArray,
+    scale: np.float32,
+    window: int,
+    order: IntArray,
+    out: FloatArray,
+) -> None:
+    """As ``decode_serial``, the sequences of ``order`` shared out among numba's threads in contiguous stretches."""
+    for i in prange(order.size):
+        s = order[i]
+        first = max(seq_lens[s] - window, 0) if window > 0 else 0
+        _attend(query[s], key_cache, value_cache, first, seq_lens[s], block_tables[s], scale, out[s])

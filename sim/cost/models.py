@@ -1,0 +1,160 @@
+"""Cost models: how long an iteration takes, from its features.
+
+Every model is elementwise and computes in a fixed order, so that one batch at a time or all at once give the same
+bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from .features import Features, FloatArray
+
+
+class CostModel(Protocol):
+    """Says how long the device needs."""
+
+    name: str
+
+    def durations_s(self, features: Features) -> FloatArray:
+        """Device seconds of each iteration in columns of features."""
+        ...
+
+    def duration_s(self, features: Features) -> float:
+        """Device seconds of one iteration."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Every iteration takes the same time, whatever is in it: the null baseline."""
+
+    seconds: float
+    name: str = "constant"
+
+    def durations_s(self, features: Features) -> FloatArray:
+        """[N] the constant."""
+        return np.full(np.shape(features.num_tokens), self.seconds)
+
+    def duration_s(self, features: Features) -> float:
+        """The constant."""
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A physical law with non-negative coefficients, in seconds.
+
+    fixed + tokens(T) + per_decode · decodes + per_decode_kv_token · KV read + per_prefill · chunks
+    + per_prefill_token · prefill tokens + per_attention_pair · query-context pairs + per_sample · sampled rows
+    + per_swapped_block · blocks. ``tokens`` rises piecewise linearly in T: slope ``token_slopes_s[k]`` per token
+    between ``token_knots[k]`` and the next knot.
+    """
+
+    fixed_s: float = 0.0
+    token_knots: tuple[int, ...] = (0,)
+    token_slopes_s: tuple[float, ...] = (0.0,)
+    per_decode_s: float = 0.0
+    per_decode_kv_token_s: float = 0.0
+    per_prefill_s: float = 0.0
+    per_prefill_token_s: float = 0.0
+    per_attention_pair_s: float = 0.0
+    per_sample_s: float = 0.0
+    per_swapped_block_s: float = 0.0
+    name: str = "fitted"
+    _table: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def durations_s(self, features: Features) -> FloatArray:
+        """[N] device seconds."""
+        tokens = np.asarray(features.num_tokens, dtype=np.int64)
+        self._tabulate(int(tokens.max(initial=0)))
+        times = np.asarray(self._table)[tokens] + self._linear(features)
+        return np.where(tokens > 0, times, self.per_swapped_block_s * np.asarray(features.num_blocks_swapped))
+
+    def duration_s(self, features: Features) -> float:
+        """Device seconds; nothing to compute costs nothing but its swaps."""
+        tokens = features.num_tokens
+        if tokens == 0:
+            return self.per_swapped_block_s * features.num_blocks_swapped  # type: ignore[return-value]
+        try:
+            base = self._table[tokens]  # type: ignore[index]
+        except (IndexError, TypeError):
+            self._tabulate(int(tokens))  # type: ignore[arg-type]
+            base = self._table[int(tokens)]  # type: ignore[arg-type]
+        return base + self._linear(features)  # type: ignore[return-value]
+
+    def _linear(self, f: Features) -> FloatArray | float:
+        return (
+            self.per_decode_s * f.num_decodes
+            + self.per_decode_kv_token_s * f.num_decode_kv_tokens
+            + self.per_prefill_s * f.num_prefills
+            + self.per_prefill_token_s * f.num_prefill_tokens
+            + self.per_attention_pair_s * f.prefill_attention_work
+            + self.per_sample_s * f.num_samples
+            + self.per_swapped_block_s * f.num_blocks_swapped
+        )
+
+    def _tabulate(self, up_to_tokens: int) -> None:
+        """fixed + tokens(T) for every whole T: exact, since T is an integer."""
+        if up_to_tokens < len(self._table):
+            return
+        tokens = np.arange(2 * up_to_tokens + 1, dtype=np.float64)
+        times = np.full(len(tokens), self.fixed_s)
+        for low, high, slope in zip(self.token_knots, (*self.token_knots[1:], np.inf), self.token_slopes_s, strict=True):
+            times += slope * (np.minimum(np.maximum(tokens, low), high) - low)
+        self._table[:] = times.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The larger of memory and compute time, from the model's shape and the device's data sheet: no measurement.
+
+    Bytes: the weights once, and K and V of every context token read. FLOPs: 2 per parameter and token, 2 per
+    vocabulary entry and sampled row, and 4 · hidden · layers per query-context pair (QKᵀ and PV).
+    """
+
+    weight_bytes: float
+    kv_bytes_per_token: float
+    flops_per_token: float
+    flops_per_sample: float
+    flops_per_attention_pair: float
+    memory_bytes_per_s: float
+    flops_per_s: float
+    launch_s: float = 0.0
+    alpha: float = 1.0
+    name: str = "roofline"
+
+    def durations_s(self, features: Features) -> FloatArray:
+        """[N] device seconds."""
+        f = features
+        moved = self.weight_bytes + self.kv_bytes_per_token * f.num_decode_kv_tokens
+        flops = (
+            self.flops_per_token * f.num_tokens
+            + self.flops_per_sample * f.num_samples
+            + self.flops_per_attention_pair * (f.num_decode_kv_tokens + f.prefill_attention_work)
+        )
+        floor = np.maximum(moved / self.memory_bytes_per_s, flops / self.flops_per_s)
+        return np.where(np.asarray(f.num_tokens) > 0, self.launch_s + self.alpha * floor, 0.0)
+
+    def duration_s(self, features: Features) -> float:
+        """Device seconds."""
+        return float(self.durations_s(features))
+
+
+@dataclass(frozen=True, slots=True)
+class HostTerm:
+    """What the host takes an iteration: a fixed part and a part per sequence served."""
+
+    fixed_s: float = 0.0
+    per_seq_s: float = 0.0
+
+    def host_s(self, features: Features) -> float:
+        """Host seconds of one iteration."""
+        return self.fixed_s + self.per_seq_s * features.num_seqs  # type: ignore[return-value]
+
+    def hosts_s(self, features: Features) -> FloatArray:
+        """[N] host seconds."""
+        return np.asarray(self.fixed_s + self.per_seq_s * np.asarray(features.num_seqs))

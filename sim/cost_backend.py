@@ -1,0 +1,33 @@
+"""The predicted world: a cost model says how long a batch takes."""
+
+from __future__ import annotations
+
+from ..scheduler.batch import Batch
+from .backend import Execution
+from .cost.features import features_of
+from .cost.models import CostModel, HostTerm
+
+
+class CostModelBackend:
+    """Keeps when the device is free, so that a step overlapped with the one before costs max(host, device)."""
+
+    def __init__(self, cost_model: CostModel, host: HostTerm | None = None) -> None:
+        self._cost_model = cost_model
+        self._host = host or HostTerm()
+        self._device_free_s = 0.0
+
+    def launch(self, batch: Batch, now_s: float) -> Execution:
+        """The end is known at once."""
+        features = features_of(batch)
+        host_s = self._host.host_s(features)
+        device_s = self._cost_model.duration_s(features)
+        start_s = max(now_s + host_s, self._device_free_s)
+        self._device_free_s = end_s = start_s + device_s
+        return Execution(start_s, end_s, host_s, device_s)
+
+    def wait(self, ticket: Execution) -> Execution:
+        """The execution that ``launch`` computed."""
+        return ticket
+
+    def host(self, seconds: float) -> None:
+        """The host's part is the profile's here, whatever this machine took."""

@@ -1,0 +1,210 @@
+"""What a replay leaves behind: one row a request, one row an iteration, and the gaps between tokens.
+
+Requests point to iterations (first scheduled, first token, last token), and times are looked up there; so the same
+record can be laid under another clock (``retimed``), which is how an error is split into its parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..scheduler.batch import Batch
+from ..scheduler.request import Request
+from .backend import Execution
+
+FloatArray = NDArray[np.float64]
+Columns = dict[str, NDArray[np.float64] | NDArray[np.int64]]
+
+ITERATION_TIMES = ("start_s", "end_s", "host_s", "device_s")
+ITERATION_COUNTS = (
+    "num_tokens",
+    "num_seqs",
+    "num_running",
+    "num_waiting",
+    "num_decodes",
+    "num_decode_kv_tokens",
+    "num_prefills",
+    "num_prefill_tokens",
+    "prefill_attention_work",
+    "num_samples",
+    "num_padded_tokens",
+    "num_padded_rows",
+    "num_padded_decodes",
+    "num_padded_kv_tokens",
+    "padded_attention_work",
+    "num_blocks_swapped",
+    "num_preempted",
+    "num_recomputed_tokens",
+    "num_cached_tokens",
+    "num_free_blocks",
+    "bound",
+    "previous_tick",
+    "num_itl",
+)
+"""``previous_tick`` is the iteration in which the ``num_itl`` decodes of this one got their last token."""
+REQUEST_COLUMNS = (
+    "due_s",
+    "arrival_s",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "scheduled_at",
+    "first_token_at",
+    "last_token_at",
+    "num_preemptions",
+)
+"""``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request."""
+FLOAT_COLUMNS = frozenset(
+    (*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s")
+)
+_CHUNK_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Columns of one replay, as written to disk."""
+
+    requests: Columns
+    iterations: Columns
+    gaps: NDArray[np.int64]
+    """[G, 2] iterations (from, to) of successive tokens of one request that ``previous_tick`` does not tell."""
+
+    def retimed(self, start_s: FloatArray, end_s: FloatArray) -> Records:
+        """The same decisions under another clock."""
+        return replace(self, iterations={**self.iterations, "start_s": start_s, "end_s": end_s})
+
+
+class Recorder:
+    """Collects the records of one replica. It touches a request only when something happens to it."""
+
+    def __init__(self, num_requests: int) -> None:
+        self._requests: dict[str, list[float]] = {name: [-1] * num_requests for name in REQUEST_COLUMNS}
+        self._scheduled = self._requests["scheduled_at"]
+        self._first = self._requests["first_token_at"]
+        self._last = [-1] * num_requests  # iteration of the last token so far, of those that left the cohort
+        self._seated = bytearray(num_requests)
+        self._rows: list[tuple[float, ...]] = []
+        self._blocks: list[FloatArray] = []
+        self._gaps: list[tuple[int, int]] = []
+        self._last_tick = -1
+        self._fresh: list[Request] = []
+        self.num_iterations = 0
+
+    def arrived(self, request: Request, due_s: float) -> None:
+        """A request reached the server at ``request.arrival_s``."""
+        columns, row = self._requests, request.index
+        columns["due_s"][row] = due_s
+        columns["arrival_s"][row] = request.arrival_s
+        columns["num_prompt_tokens"][row] = request.num_prompt_tokens
+
+    def completed(self, batch: Batch, launched_s: float, execution: Execution, finished: list[Request]) -> None:
+        """A batch ended."""
+        i = self.num_iterations
+        for request in batch.admitted:
+            self._scheduled[request.index] = i
+        if batch.preempted or batch.stalled:
+            self._unseat(batch)
+        previous_tick, num_itl = self._tick(batch, i)
+        if batch.chunks:
+            self._first_tokens(batch, i)
+        for request in finished:
+            self._requests["last_token_at"][request.index] = i
+            self._requests["num_output_tokens"][request.index] = request.num_output_tokens
+            self._requests["num_preemptions"][request.index] = request.num_preemptions
+        self._rows.append(_row(batch, launched_s, execution, previous_tick, num_itl))
+        self.num_iterations = i + 1
+        if len(self._rows) == _CHUNK_ROWS:
+            self._flush()
+
+    def records(self) -> Records:
+        """Everything so far, as columns."""
+        self._flush()
+        names = ITERATION_TIMES + ITERATION_COUNTS
+        table = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(names)))
+        return Records(
+            requests={name: _column(name, np.array(values)) for name, values in self._requests.items()},
+            iterations={name: _column(name, table[:, i]) for i, name in enumerate(names)},
+            gaps=np.array(self._gaps, dtype=np.int64).reshape(-1, 2),
+        )
+
+    def _unseat(self, batch: Batch) -> None:
+        for request in (*batch.preempted, *batch.stalled):
+            row = request.index
+            if self._seated[row]:
+                self._last[row] = max(self._last[row], self._last_tick)
+                self._seated[row] = 0
+
+    def _tick(self, batch: Batch, i: int) -> tuple[int, int]:
+        """Gaps of the cohort: all alike, but for who joined without a tick in the same iteration."""
+        num_ticked = len(batch.ranks)
+        if not num_ticked:
+            return -1, 0
+        previous, self._last_tick = self._last_tick, i
+        if self._fresh:
+            for request in self._fresh:
+                seat = batch.seats.get(request.rank)
+                if seat is not None and seat.request is request:
+                    self._gaps.append((self._last[request.index], i))
+                    num_ticked -= 1
+            self._fresh = []
+        return previous, num_ticked
+
+    def _first_tokens(self, batch: Batch, i: int) -> None:
+        for chunk in batch.chunks:
+            if not chunk.samples:
+                continue
+            request = chunk.request
+            row = request.index
+            if self._first[row] < 0:
+                self._first[row] = i
+            else:
+                self._gaps.append((self._last[row], i))
+            self._last[row] = i
+            self._seated[row] = 1
+            if not batch.ranks:
+                self._fresh.append(request)
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._blocks.append(np.array(self._rows, dtype=np.float64))
+            self._rows = []
+
+
+def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> tuple[float, ...]:
+    num_decodes = len(batch.ranks) + batch.num_single_chunks
+    num_chunks = len(batch.chunks)
+    return (
+        launched_s,
+        execution.end_s,
+        execution.host_s,
+        execution.device_s,
+        num_decodes + batch.num_prefill_tokens,
+        len(batch.ranks) + num_chunks,
+        batch.num_running,
+        batch.num_waiting,
+        num_decodes,
+        batch.num_decode_kv_tokens,
+        num_chunks - batch.num_single_chunks,
+        batch.num_prefill_tokens,
+        batch.prefill_attention_work,
+        len(batch.ranks) + batch.num_sampled_chunks,
+        batch.num_padded_tokens,
+        len(batch.padding),
+        batch.num_padded_decodes,
+        batch.num_padded_kv_tokens,
+        batch.padded_attention_work,
+        len(batch.copies_out) + len(batch.copies_in),
+        len(batch.preempted),
+        batch.num_recomputed_tokens,
+        batch.num_cached_tokens,
+        batch.num_free_blocks,
+        batch.bound,
+        previous_tick,
+        num_itl,
+    )
+
+
+def _column(name: str, values: NDArray[np.float64]) -> NDArray[np.float64] | NDArray[np.int64]:
+    return np.ascontiguousarray(values, dtype=np.float64 if name in FLOAT_COLUMNS else np.int64)

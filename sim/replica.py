@@ -1,0 +1,107 @@
+"""One server: the iteration loop, the same for prediction and measurement."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from simpy.events import Event
+
+from ..scheduler.batch import Batch
+from ..scheduler.errors import BatchTwinError
+from ..scheduler.request import Request
+from ..scheduler.scheduler import Scheduler
+from .backend import Backend, Ticket
+from .clock import STEP_END, Clock
+from .records import Recorder
+
+
+class Replica:
+    """A SimPy process: while work exists, schedule and launch up to ``depth`` batches, wait for the oldest, let the
+    clock reach its end, complete it; again.
+
+    ``host_clock`` is given where the host's own time is real (a measured run): what ``schedule`` and ``complete``
+    take is then reported to the backend.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        backend: Backend,
+        recorder: Recorder,
+        *,
+        depth: int = 1,
+        host_clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.scheduler = scheduler
+        self.backend = backend
+        self.recorder = recorder
+        self._depth = depth
+        self._host_clock = host_clock or _no_clock
+        self._idle: Event | None = None
+        self._done: dict[str, Event] = {}
+        clock.process(self._run())
+
+    def submit(self, request: Request, *, due_s: float | None = None) -> None:
+        """A request arrives now. ``due_s`` is when its client meant to send it, if that was earlier."""
+        request.arrival_s = self.clock.now
+        self.recorder.arrived(request, request.arrival_s if due_s is None else due_s)
+        self.scheduler.add(request)
+        if self._idle is not None:
+            self._idle.succeed()
+            self._idle = None
+
+    def abort(self, request_id: str) -> None:
+        """The client of a request gave up."""
+        self.scheduler.abort(request_id)
+
+    def finished(self, request: Request) -> Event:
+        """An event that happens when ``request`` ends."""
+        return self._done.setdefault(request.request_id, Event(self.clock))
+
+    def _run(self) -> Generator[Event, Any, None]:
+        scheduler, backend, clock = self.scheduler, self.backend, self.clock
+        host_clock, depth = self._host_clock, self._depth
+        in_flight: deque[tuple[Batch, Ticket, float]] = deque()
+        while True:
+            while len(in_flight) < depth and scheduler.has_work:
+                began = host_clock()
+                batch = scheduler.schedule()
+                backend.host(host_clock() - began)
+                if not batch.num_tokens and not batch.preempted and not in_flight:
+                    raise BatchTwinError(_stuck(scheduler))
+                in_flight.append((batch, backend.launch(batch, clock.now), clock.now))
+            if not in_flight:
+                self._idle = Event(clock)
+                yield self._idle
+                continue
+            batch, ticket, launched_s = in_flight.popleft()
+            execution = backend.wait(ticket)
+            yield clock.at(execution.end_s, STEP_END)
+            began = host_clock()
+            finished = scheduler.complete(batch)
+            backend.host(host_clock() - began)
+            self.recorder.completed(batch, launched_s, execution, finished)
+            if self._done and finished:
+                self._tell(finished)
+
+    def _tell(self, finished: list[Request]) -> None:
+        for request in finished:
+            event = self._done.pop(request.request_id, None)
+            if event is not None:
+                event.succeed(request)
+
+
+def _no_clock() -> float:
+    return 0.0
+
+
+def _stuck(scheduler: Scheduler) -> str:
+    head = scheduler.waiting.head.request_id if scheduler.waiting else "none"
+    return (
+        f"Nothing can run although {scheduler.num_running} requests run and {len(scheduler.waiting)} wait (head: "
+        f"{head}): the policy {scheduler.policy.name!r} made no progress with {scheduler.pool.num_free} free KV blocks."
+    )
