@@ -1,1 +1,59 @@
-"""."""
+"""The engine on a real device: model, paged KV cache, backend, designed batches and their measured times.
+
+Importing the package imports no torch: names are fetched from their modules when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backend import DeviceBackend, MeasuredStep
+    from .calibration import MeasuredBatch, measure_batches
+    from .design import calibration_batches, design_batch
+    from .engine import Engine
+    from .errors import DeviceUnavailable, ExecutorError, KVCacheTooLarge, ModelUnavailable
+    from .models import PRESETS, LoadedModel, ModelShape, load_model
+
+_MODULE_OF = {
+    "PRESETS": "models",
+    "DeviceBackend": "backend",
+    "DeviceUnavailable": "errors",
+    "Engine": "engine",
+    "ExecutorError": "errors",
+    "KVCacheTooLarge": "errors",
+    "LoadedModel": "models",
+    "MeasuredBatch": "calibration",
+    "MeasuredStep": "backend",
+    "ModelShape": "models",
+    "ModelUnavailable": "errors",
+    "calibration_batches": "design",
+    "design_batch": "design",
+    "load_model": "models",
+    "measure_batches": "calibration",
+}
+
+__all__ = [
+    "PRESETS",
+    "DeviceBackend",
+    "DeviceUnavailable",
+    "Engine",
+    "ExecutorError",
+    "KVCacheTooLarge",
+    "LoadedModel",
+    "MeasuredBatch",
+    "MeasuredStep",
+    "ModelShape",
+    "ModelUnavailable",
+    "calibration_batches",
+    "design_batch",
+    "load_model",
+    "measure_batches",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

@@ -46,9 +46,9 @@ class TraceDescription:
     """What ``describe`` finds.
 
     ``rate_per_s`` is one over the mean gap; ``interarrival_cv`` (burstiness: 1 for Poisson) is the standard deviation
-    of the gaps over their mean; ``peak_minute_share`` is the share of requests in the busiest minute, minutes being counted
-    from the first arrival. All three are None where everything arrives at once. ``shared_block_share`` (None without prefix
-    blocks) is the share of prompt blocks that an unbounded prefix cache would already hold.
+    of the gaps over their mean; ``peak_minute_share`` is the share of requests in the busiest minute, minutes being
+    counted from the first arrival. All three are None where everything arrives at once. ``shared_block_share`` (None
+    without prefix blocks) is the share of prompt blocks that an unbounded prefix cache would already hold.
     """
 
     name: str

@@ -21,7 +21,7 @@ GENERATORS: dict[str, tuple[Callable[[int, int], Trace], int]] = {
 
 
 def load_trace(spec: str, *, seed: int = 0, sort: bool = False, drop_zero_output: bool = False) -> Trace:
-    """The trace in the file ``spec``, or a generated one: ``azure-conv-like``, or with a count ``azure-conv-like:2000``.
+    """The trace in the file ``spec``, or a generated one: ``azure-conv-like``, with a count ``azure-conv-like:2000``.
 
     ``seed`` is for generators, ``sort`` and ``drop_zero_output`` (see ``read_trace``) are for files. A file that has
     the name of a generator is reached as ``./azure-conv-like``.

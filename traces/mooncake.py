@@ -56,16 +56,20 @@ def _length(path: Path, line: int, record: dict[str, Any], key: str) -> int:
     value = record[key]
     if type(value) is not int or abs(value) > MAX_TOKENS:
         raise TraceError.at(
-            path, line, f"{key} is {quoted(str(value))} where a whole number of tokens is needed; correct the line"
+            path, line, f"{key} is {_shown(value)} where a whole number of tokens is needed; correct the line"
         )
     return value
+
+
+def _shown(value: Any) -> str:
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else quoted(str(value))
 
 
 def _milliseconds(path: Path, line: int, record: dict[str, Any]) -> float:
     value = record["timestamp"]
     if type(value) not in (int, float) or not 0 <= value < _LATEST_ARRIVAL_MS:
         raise TraceError.at(
-            path, line, f"timestamp is {quoted(str(value))}, not a number of milliseconds from 0 on; correct the line"
+            path, line, f"timestamp is {_shown(value)}, not a number of milliseconds from 0 on; correct the line"
         )
     return float(value)
 

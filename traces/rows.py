@@ -65,7 +65,9 @@ class Rows:
             raise TraceError.at(self._path, line, f"a request with 0 {what} tokens cannot be replayed; {remedy}")
         if not 0 < tokens <= MAX_TOKENS:
             raise TraceError.at(
-                self._path, line, f"a {what} of {tokens:,} tokens is not between 1 and {MAX_TOKENS:,}; correct the row"
+                self._path,
+                line,
+                f"its {what} of {tokens:,} tokens is not between 1 and {MAX_TOKENS:,}; correct the row",
             )
 
     def trace(self, source: str, *, hash_block_tokens: int = 0) -> Trace:

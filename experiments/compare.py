@@ -1,0 +1,189 @@
+"""Predicted beside measured: the error of every cell, beside the device's own noise, and what it costs to believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ..sim.cost.features import features_of_columns
+from ..sim.cost.models import CostModel, HostTerm
+from ..sim.metrics import metrics
+from ..sim.retime import retime
+from .errors import ExperimentError
+from .grid import Cell, default_cell
+from .run import Run
+from .sweep import CellResult, Sweep, open_sweep
+
+METRICS = (
+    "output_throughput",
+    "request_throughput",
+    "mean_ttft_ms",
+    "median_ttft_ms",
+    "p99_ttft_ms",
+    "mean_tpot_ms",
+    "p99_tpot_ms",
+    "mean_itl_ms",
+    "p99_itl_ms",
+    "mean_e2el_ms",
+    "p99_e2el_ms",
+    "peak_waiting",
+    "num_preemptions",
+)
+PERCENT_METRICS = METRICS[:-2]
+"""Metrics whose error is meaningful in per cent; counts may be 0."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a sweep's measured cells say about its predictions."""
+
+    objective: str
+    cells: pd.DataFrame
+    """One row a cell and metric: policy, max_num_seqs, max_num_batched_tokens, metric, predicted, measured (median of
+    the repeats), error_percent, repeat_noise_percent (half the range of the repeats), constant_error_percent and
+    roofline_affine_error_percent (the null baselines), num_repeats."""
+    summary: pd.DataFrame
+    """One row a metric: median, worst and bias of the error, repeat noise, the nulls' medians."""
+    split: pd.DataFrame
+    """One row a cell and metric: measured − predicted of its median run, and its parts rest, cost and schedule."""
+    rank_correlation: float
+    """Spearman's, between predicted and measured objective over the measured cells."""
+    regret_percent: dict[str, float]
+    """Measured objective lost against the measured best, by who chooses: ``predicted``, the nulls, ``random`` (mean
+    over all measured cells), ``vllm_default``."""
+
+
+def compare(sweep: Sweep | str | Path) -> Comparison:
+    """Compare whatever ``sweep`` has measured. Raises ``ExperimentError`` if that is nothing."""
+    opened = sweep if isinstance(sweep, Sweep) else open_sweep(sweep)
+    results = {result.cell: result for result in opened.feasible()}
+    measured = {cell: opened.measured_metrics(cell) for cell in opened.measured_cells() if cell in results}
+    if not measured:
+        raise ExperimentError(f"{opened.folder} has no measured cell: run the sweep with --measure.")
+    table = pd.DataFrame(
+        [row for cell, repeats in measured.items() for row in _rows(results[cell], repeats, _metrics(opened))]
+    )
+    return Comparison(
+        objective=opened.spec.objective,
+        cells=table,
+        summary=_summary(table),
+        split=pd.DataFrame([row for cell in measured for row in _split_rows(opened, results[cell])]),
+        rank_correlation=_rank_correlation(table, opened.spec.objective),
+        regret_percent=_regret(opened, {cell: results[cell] for cell in measured}, table),
+    )
+
+
+def split_error(
+    run: Run, predicted: Mapping[str, float], cost_model: CostModel, host: HostTerm
+) -> dict[str, dict[str, float]]:
+    """Split measured − predicted of every metric into parts that sum to it.
+
+    Let A be the recorded batches with their recorded durations (host and device), B the recorded batches under the
+    cost model. *rest* = M − A (gaps and the clock), *cost* = A − B, *schedule* = B − P (other decisions).
+    """
+    features = features_of_columns(run.records.iterations)
+    recorded_s = run.records.iterations["host_s"] + run.records.iterations["device_s"]
+    modelled_s = host.hosts_s(features) + cost_model.durations_s(features)
+    usable, slo = run.num_gpu_blocks - 1, run.scenario.slo
+    a = metrics(retime(run.records, recorded_s), usable, slo)
+    b = metrics(retime(run.records, modelled_s), usable, slo)
+    return {
+        name: {
+            "measured": run.metrics[name],
+            "predicted": predicted[name],
+            "rest": run.metrics[name] - a[name],
+            "cost": a[name] - b[name],
+            "schedule": b[name] - predicted[name],
+        }
+        for name in run.metrics
+        if name in predicted
+    }
+
+
+def _metrics(sweep: Sweep) -> tuple[str, ...]:
+    return METRICS if sweep.spec.objective in METRICS else (sweep.spec.objective, *METRICS)
+
+
+def _rows(result: CellResult, repeats: Sequence[dict[str, float]], names: Sequence[str]) -> list[dict[str, object]]:
+    rows = []
+    for name in names:
+        values = np.array([repeat[name] for repeat in repeats])
+        median = float(np.median(values))
+        row: dict[str, object] = {
+            **result.cell._asdict(),
+            "metric": name,
+            "predicted": result.metrics[name],
+            "measured": median,
+            "error_percent": _percent(result.metrics[name], median),
+            "repeat_noise_percent": 50.0 * float(np.ptp(values)) / median if len(values) > 1 and median else np.nan,
+            "num_repeats": len(values),
+        }
+        row |= {f"{null}_error_percent": _percent(of[name], median) for null, of in result.nulls.items()}
+        rows.append(row)
+    return rows
+
+
+def _percent(predicted: float, measured: float) -> float:
+    if measured == 0:
+        return 0.0 if predicted == 0 else np.nan
+    return 100.0 * (predicted / measured - 1.0)
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for name, group in table.groupby("metric", sort=False):
+        error = group["error_percent"]
+        row = {
+            "metric": name,
+            "num_cells": len(group),
+            "median_error_percent": error.abs().median(),
+            "worst_error_percent": error.abs().max(),
+            "bias_percent": error.mean(),
+            "repeat_noise_percent": group["repeat_noise_percent"].median(),
+            "worst_repeat_noise_percent": group["repeat_noise_percent"].max(),
+        }
+        nulls = [column for column in group.columns if column.endswith("_error_percent") and column != "error_percent"]
+        row |= {f"{column.removesuffix('_error_percent')}_median_percent": group[column].abs().median() for column in nulls}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _split_rows(sweep: Sweep, result: CellResult) -> list[dict[str, object]]:
+    runs = sweep.measured(result.cell)
+    objective = sweep.spec.objective
+    median_run = sorted(runs, key=lambda run: run.metrics[objective])[(len(runs) - 1) // 2]
+    parts = split_error(median_run, result.metrics, sweep.profile.cost_model, sweep.profile.host)
+    return [{**result.cell._asdict(), "metric": name, **parts[name]} for name in _metrics(sweep)]
+
+
+def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
+    rows = table[table["metric"] == objective]
+    if len(rows) < 3:
+        return float("nan")
+    return float(rows["predicted"].rank().corr(rows["measured"].rank()))
+
+
+def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFrame) -> dict[str, float]:
+    objective = sweep.spec.objective
+    rows = table[table["metric"] == objective]
+    value = {
+        Cell(row.policy, row.max_num_seqs, row.max_num_batched_tokens): float(row.measured)
+        for row in rows.itertuples(index=False)
+    }
+    best = max(value.values())
+
+    def lost(cell: Cell) -> float:
+        return 100.0 * (1.0 - value[cell] / best)
+
+    regret = {"predicted": lost(max(measured, key=lambda cell: measured[cell].metrics[objective]))}
+    for null in next(iter(measured.values())).nulls:
+        regret[null] = lost(max(measured, key=lambda cell: measured[cell].nulls[null][objective]))
+    regret["random"] = float(np.mean([lost(cell) for cell in value]))
+    default = default_cell(sweep.spec.scenario)
+    if default in value:
+        regret["vllm_default"] = lost(default)
+    return regret

@@ -1,0 +1,80 @@
+"""The grid of both knobs: which cells there are, and which are worth measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from .scenario import Scenario
+
+CPU_DEFAULTS = {"llm_class": (256, 4096), "server": (128, 2048)}
+GPU_DEFAULTS = {"llm_class": (256, 8192), "server": (256, 2048)}
+LARGE_GPU_DEFAULTS = {"llm_class": (1024, 16384), "server": (1024, 8192)}
+"""vLLM 0.33's (max_num_seqs, max_num_batched_tokens) by device class: a CPU at world size 1; other GPUs; GPUs with
+at least 70 GiB (H100, H200; not the A100)."""
+
+
+class Cell(NamedTuple):
+    """One setting of the knobs."""
+
+    policy: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @property
+    def key(self) -> str:
+        """A name fit for a folder."""
+        return f"{self.policy.replace(':', '-')}-seqs{self.max_num_seqs}-tokens{self.max_num_batched_tokens}"
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """``scenario`` with this cell's knobs."""
+        return scenario.with_(**self._asdict())
+
+
+def default_cell(scenario: Scenario) -> Cell:
+    """What vLLM would choose on this device class (scenario field ``default_cell`` says for which entry point)."""
+    table = CPU_DEFAULTS if scenario.device == "cpu" else GPU_DEFAULTS
+    seqs, tokens = table[scenario.default_cell]
+    return Cell(scenario.policy, seqs, tokens)
+
+
+def cells(policies: Sequence[str], max_num_seqs: Sequence[int], max_num_batched_tokens: Sequence[int]) -> list[Cell]:
+    """All cells, policy by policy, row by row."""
+    return [
+        Cell(policy, seqs, tokens)
+        for policy in policies
+        for seqs in sorted(set(max_num_seqs))
+        for tokens in sorted(set(max_num_batched_tokens))
+    ]
+
+
+def cells_to_measure(feasible: Sequence[Cell], best: Sequence[Cell], default: Cell, k: int) -> list[Cell]:
+    """At least ``k`` of the feasible cells: per policy the corners of the grid, vLLM's default and the predicted
+    best, whatever ``k``; then those farthest (in octaves of the knobs) from all chosen, ties to the smaller knobs."""
+    chosen: list[Cell] = []
+    for policy in dict.fromkeys(cell.policy for cell in feasible):
+        chosen += _corners([cell for cell in feasible if cell.policy == policy])
+    chosen += [cell for cell in (*best, *(default._replace(policy=cell.policy) for cell in best)) if cell in feasible]
+    chosen = list(dict.fromkeys(chosen))
+    while len(chosen) < min(k, len(feasible)):
+        chosen.append(max((cell for cell in feasible if cell not in chosen), key=lambda c: _distance(c, chosen)))
+    return sorted(chosen)
+
+
+def _corners(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Extreme cells that exist: of the smallest and the largest ``max_num_seqs``, both ends of the budget."""
+    for seqs in (min(c.max_num_seqs for c in cells), max(c.max_num_seqs for c in cells)):
+        row = [c for c in cells if c.max_num_seqs == seqs]
+        yield min(row, key=lambda c: c.max_num_batched_tokens)
+        yield max(row, key=lambda c: c.max_num_batched_tokens)
+
+
+def _distance(cell: Cell, chosen: Sequence[Cell]) -> float:
+    def octaves(other: Cell) -> float:
+        if other.policy != cell.policy:
+            return float("inf")
+        seqs = cell.max_num_seqs / other.max_num_seqs
+        tokens = cell.max_num_batched_tokens / other.max_num_batched_tokens
+        return max(seqs, 1 / seqs) * max(tokens, 1 / tokens)
+
+    return min(octaves(other) for other in chosen)

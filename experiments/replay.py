@@ -1,0 +1,50 @@
+"""One scenario, predicted or measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..sim.cost.models import CostModel, HostTerm
+from ..sim.cost.profile import Profile, load_profile
+from ..sim.cost_backend import CostModelBackend
+from .errors import ExperimentError
+from .kv_pool import num_gpu_blocks
+from .provenance import provenance
+from .run import Run
+from .scenario import Scenario, make_scenario
+from .world import run_scenario
+
+
+def replay(
+    scenario: Scenario | None = None,
+    *,
+    profile: Profile | str | Path | None = None,
+    measured: bool = False,
+    **fields: Any,
+) -> Run:
+    """Replay a scenario: predicted from ``profile``, or measured on the executor.
+
+    ``fields`` are those of ``Scenario`` (or changes to ``scenario``). Raises ``BatchTwinError`` or ``TraceError``
+    with one sentence for whatever is wrong with the input.
+    """
+    chosen = make_scenario(**fields) if scenario is None else scenario.with_(**fields)
+    loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
+    if measured:
+        from .measure import Device
+
+        return Device(chosen).measure(chosen)
+    if loaded is None:
+        raise ExperimentError("A prediction needs a profile: write one with batchtwin calibrate and give it.")
+    return predict(chosen, loaded)
+
+
+def predict(scenario: Scenario, profile: Profile, cost_model: CostModel | None = None) -> Run:
+    """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines)."""
+    profile.check(model=scenario.model, dtype=scenario.dtype, device=scenario.device)
+    blocks = num_gpu_blocks(scenario, profile.model)
+    model = cost_model or profile.cost_model
+    host = profile.host if cost_model is None else HostTerm()
+    records = run_scenario(scenario, blocks, CostModelBackend(model, host))
+    about = provenance("simpy", "numpy") | {"profile": profile.hash(), "cost_model": model.name}
+    return Run(scenario, "predicted", records, blocks, about)

@@ -1,0 +1,120 @@
+"""A run: what a replay leaves, in memory and on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..sim.metrics import metrics
+from ..sim.records import Records
+from .errors import ExperimentError
+from .scenario import Scenario, load_scenario
+
+FORMAT = 1
+Kind = Literal["predicted", "measured"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One replay of one scenario, predicted or measured."""
+
+    scenario: Scenario
+    kind: Kind
+    records: Records
+    num_gpu_blocks: int
+    provenance: dict[str, Any]
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """All metrics (``sim.metrics``)."""
+        return metrics(self.records, self.num_gpu_blocks - 1, self.scenario.slo)
+
+    def save(self, folder: Path) -> None:
+        """Write the run as Parquet and JSON, complete or not at all. Raises ``ExperimentError`` if the disk fails."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        scratch = folder.with_name(folder.name + ".part")
+        with writing(folder):
+            scratch.mkdir(parents=True, exist_ok=True)
+            parquet.write_table(pa.table(dict(self.records.requests)), scratch / "requests.parquet")
+            parquet.write_table(pa.table(dict(self.records.iterations)), scratch / "iterations.parquet")
+            gaps = {"from_iteration": self.records.gaps[:, 0], "to_iteration": self.records.gaps[:, 1]}
+            parquet.write_table(pa.table(gaps), scratch / "gaps.parquet")
+            (scratch / "scenario.json").write_text(self.scenario.model_dump_json(indent=2) + "\n")
+            head = {
+                "format": FORMAT,
+                "kind": self.kind,
+                "num_gpu_blocks": self.num_gpu_blocks,
+                "metrics": self.metrics,
+                "provenance": self.provenance,
+            }
+            (scratch / "run.json").write_text(json.dumps(head, indent=2) + "\n")
+            if folder.exists():
+                for name in os.listdir(folder):
+                    (folder / name).unlink()
+                folder.rmdir()
+            scratch.rename(folder)
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run. Raises ``ExperimentError`` if it is none, broken, or of another version."""
+    from pyarrow import ArrowInvalid, parquet
+
+    head = read_head(folder / "run.json", FORMAT)
+    try:
+        tables = {name: parquet.read_table(folder / f"{name}.parquet") for name in ("requests", "iterations", "gaps")}
+        columns = {
+            name: {column: table[column].to_numpy() for column in table.column_names}
+            for name, table in tables.items()
+        }
+        gaps = np.column_stack((columns["gaps"]["from_iteration"], columns["gaps"]["to_iteration"]))
+        return Run(
+            scenario=load_scenario(folder / "scenario.json"),
+            kind=head["kind"],
+            records=Records(columns["requests"], columns["iterations"], gaps),
+            num_gpu_blocks=head["num_gpu_blocks"],
+            provenance=head["provenance"],
+        )
+    except (OSError, ArrowInvalid, KeyError) as error:
+        raise ExperimentError(f"The run in {folder} is broken ({error}): delete the folder and run it again.") from error
+
+
+def read_head(path: Path, expected_format: int) -> dict[str, Any]:
+    """A results file's JSON head of this version. Raises ``ExperimentError`` otherwise."""
+    try:
+        head = json.loads(path.read_bytes())
+        found = head["format"]
+    except FileNotFoundError as error:
+        raise ExperimentError(f"{path.parent} holds no {path.name}: it is not a folder of results.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ExperimentError(f"{path} cannot be read ({error}): delete its folder and run again.") from error
+    if found != expected_format:
+        raise ExperimentError(
+            f"{path} is of results format {found}, this version reads format {expected_format}: run it again into a "
+            f"new folder, or open it with the version that wrote it."
+        )
+    return dict(head)
+
+
+class writing:  # noqa: N801  (reads as a verb: with writing(path))
+    """A block that writes ``path``: a failing disk becomes one sentence, and what was written before stays."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise ExperimentError(
+                f"{self._path} cannot be written ({error.strerror or error}): make room or choose another folder; "
+                f"everything finished before is kept."
+            ) from error

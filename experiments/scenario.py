@@ -1,0 +1,134 @@
+"""A scenario: everything that decides a replay, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..scheduler.config import SchedulerConfig
+from ..traces import Trace, load_trace
+from .errors import ExperimentError
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TraceSpec(_Part):
+    """Which requests, in this order of verbs: read, slice, thin, scale lengths, scale arrivals."""
+
+    source: str = "azure-conv-like"
+    """A file, or the name of a generator."""
+    start: int = Field(0, ge=0)
+    num_requests: int | None = Field(None, ge=1)
+    thin: float = Field(1.0, gt=0, le=1)
+    prompt_scale: float = Field(1.0, gt=0)
+    output_scale: float = Field(1.0, gt=0)
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: int | None = Field(None, ge=1)
+    rate_scale: float = Field(1.0, gt=0)
+    offline: bool = False
+    seed: int = 0
+
+    def load(self) -> Trace:
+        """The requests. Raises ``TraceError``."""
+        return _load(self)
+
+
+@lru_cache(maxsize=4)
+def _load(spec: TraceSpec) -> Trace:
+    trace = load_trace(spec.source, seed=spec.seed)
+    if spec.start or spec.num_requests is not None:
+        stop = len(trace) if spec.num_requests is None else spec.start + spec.num_requests
+        trace = trace.slice(spec.start, stop)
+    if spec.thin < 1:
+        trace = trace.thin(spec.thin, spec.seed)
+    limits = (spec.max_prompt_tokens, spec.max_output_tokens)
+    if (spec.prompt_scale, spec.output_scale) != (1, 1) or limits != (None, None):
+        trace = trace.scale_lengths(spec.prompt_scale, spec.output_scale, *limits)
+    if spec.rate_scale != 1:
+        trace = trace.scale_rate(spec.rate_scale)
+    return trace.offline() if spec.offline else trace
+
+
+class Scenario(_Part):
+    """One cell of an experiment. Fields carry vLLM's names where it has them."""
+
+    trace: TraceSpec = TraceSpec()
+    model: str = "tiny-llama"
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int | None = Field(None, ge=1)
+    policy: str = "vllm_v1"
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = Field(4096, ge=2)
+    max_num_active_seqs: int | None = None
+    block_size: int = 16
+    num_gpu_blocks: int | None = None
+    kv_memory_bytes: int | None = Field(None, ge=1)
+    """A budget from which the cell derives its blocks; one of this and ``num_gpu_blocks`` is set."""
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
+    num_clients: int | None = Field(None, ge=1)
+    """Closed loop with so many clients; open loop if not set."""
+    think_s: float = Field(0.0, ge=0)
+    slo: dict[Literal["ttft_ms", "tpot_ms", "e2el_ms"], float] = {}
+    default_cell: Literal["llm_class", "server"] = "server"
+    """Which of vLLM's two defaults for the device class counts as "the default"."""
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _one_pool(self) -> Scenario:
+        if self.num_gpu_blocks is not None and self.kv_memory_bytes is not None:
+            raise ValueError("give num_gpu_blocks or kv_memory_bytes, not both")
+        if self.num_gpu_blocks is None and self.kv_memory_bytes is None:
+            object.__setattr__(self, "num_gpu_blocks", 4096)
+        return self
+
+    def config(self, num_gpu_blocks: int) -> SchedulerConfig:
+        """The scheduler's knobs with this many blocks. Raises ``ConfigError``."""
+        return SchedulerConfig(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            num_gpu_blocks=num_gpu_blocks,
+            block_size=self.block_size,
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            scheduler_reserve_full_isl=self.scheduler_reserve_full_isl,
+            max_num_active_seqs=self.max_num_active_seqs,
+        )
+
+    def with_(self, **changes: Any) -> Scenario:
+        """A copy with some fields changed, checked again. Raises ``ExperimentError``."""
+        return make_scenario(**{**self.model_dump(), **changes})
+
+    def digest(self) -> str:
+        """A name for exactly this scenario."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+
+def make_scenario(**fields: Any) -> Scenario:
+    """A checked scenario. Raises ``ExperimentError`` with the field and what is wrong."""
+    try:
+        return Scenario.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "scenario"
+        raise ExperimentError(f"{where}: {first['msg'].removeprefix('Value error, ')}.") from error
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read a scenario from JSON. Raises ``ExperimentError``."""
+    try:
+        return Scenario.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ExperimentError(f"The scenario {path} cannot be read ({error.strerror}).") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ExperimentError(f"{path} is not a scenario: {where}: {first['msg'].lower()}.") from error

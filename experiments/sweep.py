@@ -1,0 +1,243 @@
+"""A grid of both knobs, predicted everywhere and measured where it pays; on disk, cell by cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from joblib import Parallel, delayed
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..scheduler.errors import BatchTwinError
+from ..sim.cost.profile import Profile, load_profile
+from .errors import ExperimentError
+from .grid import Cell, cells, cells_to_measure, default_cell
+from .replay import predict
+from .run import Run, load_run, read_head, writing
+from .scenario import Scenario
+
+FORMAT = 1
+NULLS = ("constant", "roofline_affine")
+"""Baselines that every sweep predicts as well, so that what the fitted law adds can be seen."""
+Progress = Callable[[str, int, int], None]
+"""``(what, done, total)``."""
+
+
+class SweepSpec(BaseModel):
+    """What a sweep is asked for: the same spec may be resumed, another may not be mixed in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = FORMAT
+    scenario: Scenario
+    policies: tuple[str, ...]
+    max_num_seqs: tuple[int, ...]
+    max_num_batched_tokens: tuple[int, ...]
+    objective: str = "output_throughput"
+    trace_digest: str
+    profile_hash: str
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The grid, and vLLM's default for each policy if it is not on it."""
+        grid = cells(self.policies, self.max_num_seqs, self.max_num_batched_tokens)
+        default = default_cell(self.scenario)
+        return grid + [c for p in self.policies if (c := default._replace(policy=p)) not in grid]
+
+
+class CellResult(NamedTuple):
+    """One cell, predicted: its metrics, or why it cannot work."""
+
+    cell: Cell
+    status: Literal["ok", "infeasible"]
+    reason: str
+    num_gpu_blocks: int
+    metrics: dict[str, float]
+    nulls: dict[str, dict[str, float]]
+
+
+class Sweep:
+    """A sweep's folder: ``sweep.json``, ``profile.json``, ``cells/<cell>/predicted.json`` and, where measured,
+    ``cells/<cell>/measured-<repeat>/`` (a whole run each). Every finished cell is there at once."""
+
+    def __init__(self, folder: Path, spec: SweepSpec, profile: Profile) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.profile = profile
+
+    def predicted(self) -> list[CellResult]:
+        """Every cell predicted so far, in grid order."""
+        return [result for cell in self.spec.cells if (result := self._load(cell)) is not None]
+
+    def feasible(self) -> list[CellResult]:
+        """Those that can work."""
+        return [result for result in self.predicted() if result.status == "ok"]
+
+    def best(self, policy: str) -> CellResult | None:
+        """The predicted best cell of a policy by the sweep's objective; ties go to the smaller knobs."""
+        mine = [result for result in self.feasible() if result.cell.policy == policy]
+        return max(mine, key=lambda r: r.metrics[self.spec.objective], default=None)
+
+    def measured(self, cell: Cell) -> list[Run]:
+        """The cell's measured runs, in order of repeat."""
+        return [load_run(folder) for folder in self._measured_folders(cell)]
+
+    def measured_metrics(self, cell: Cell) -> list[dict[str, float]]:
+        """The metrics of the cell's measured runs, without reading their records."""
+        return [read_head(folder / "run.json", FORMAT)["metrics"] for folder in self._measured_folders(cell)]
+
+    def measured_cells(self) -> list[Cell]:
+        """Cells with at least one measured run."""
+        return [cell for cell in self.spec.cells if self._measured_folders(cell)]
+
+    def predict(self, *, workers: int = 1, progress: Progress | None = None) -> None:
+        """Predict every cell that is not there yet, ``workers`` at a time; each is written as it finishes."""
+        missing = [cell for cell in self.spec.cells if self._load(cell) is None]
+        done = len(self.spec.cells) - len(missing)
+        jobs = (delayed(_predict_cell)(cell, self.spec, self.profile) for cell in missing)
+        if progress:
+            progress("predicting", done, len(self.spec.cells))
+        for result in Parallel(n_jobs=workers, return_as="generator_unordered")(jobs):
+            self._store(result)
+            done += 1
+            if progress:
+                progress("predicting", done, len(self.spec.cells))
+
+    def measure(self, k: int | None, *, repeats: int = 1, progress: Progress | None = None) -> None:
+        """Measure all feasible cells, or a designed subset of at least ``k``; repeats are interleaved (every cell
+        once, then every cell again). Cells measured before are not measured again."""
+        from .measure import Device
+
+        plan = [
+            (cell, self._cell_folder(cell) / f"measured-{repeat}")
+            for repeat in range(repeats)
+            for cell in self.to_measure(k)
+        ]
+        missing = [(cell, folder) for cell, folder in plan if not (folder / "run.json").exists()]
+        device = Device(self.spec.scenario) if missing else None
+        for done, (cell, folder) in enumerate(missing, len(plan) - len(missing)):
+            if progress:
+                progress(f"measuring {cell.max_num_seqs} × {cell.max_num_batched_tokens}", done, len(plan))
+            assert device is not None
+            device.measure(cell.of(self.spec.scenario)).save(folder)
+        if progress:
+            progress("measuring", len(plan), len(plan))
+
+    def to_measure(self, k: int | None) -> list[Cell]:
+        """Which cells ``measure(k)`` takes."""
+        feasible = [result.cell for result in self.feasible()]
+        if k is None or not feasible:
+            return feasible
+        best = [result.cell for policy in self.spec.policies if (result := self.best(policy)) is not None]
+        return cells_to_measure(feasible, best, default_cell(self.spec.scenario), k)
+
+    def _cell_folder(self, cell: Cell) -> Path:
+        return self.folder / "cells" / cell.key
+
+    def _measured_folders(self, cell: Cell) -> list[Path]:
+        found = self._cell_folder(cell).glob("measured-*/run.json")
+        return sorted((path.parent for path in found), key=lambda path: int(path.name.removeprefix("measured-")))
+
+    def _load(self, cell: Cell) -> CellResult | None:
+        path = self._cell_folder(cell) / "predicted.json"
+        if not path.exists():
+            return None
+        raw = read_head(path, FORMAT)
+        raw.pop("format")
+        return CellResult(**{**raw, "cell": Cell(*raw["cell"])})
+
+    def _store(self, result: CellResult) -> None:
+        path = self._cell_folder(result.cell) / "predicted.json"
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = path.with_suffix(".part")
+            scratch.write_text(json.dumps({"format": FORMAT, **result._asdict()}, indent=1) + "\n")
+            scratch.rename(path)
+
+
+def sweep(
+    folder: str | Path,
+    scenario: Scenario,
+    profile: Profile | str | Path,
+    *,
+    max_num_seqs: Sequence[int],
+    max_num_batched_tokens: Sequence[int],
+    policies: Sequence[str] | None = None,
+    objective: str | None = None,
+    measure: int | Literal["all"] | None = None,
+    repeats: int = 1,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Predict a grid, and measure ``measure`` cells of it (a number, ``"all"`` or None).
+
+    What ``folder`` already holds of this very sweep is kept and not computed again. Raises ``BatchTwinError`` or
+    ``TraceError`` for bad input; an infeasible cell is marked and the sweep goes on.
+    """
+    loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
+    loaded.check(model=scenario.model, dtype=scenario.dtype, device=scenario.device)
+    spec = SweepSpec(
+        scenario=scenario,
+        policies=tuple(policies or (scenario.policy,)),
+        max_num_seqs=tuple(sorted(set(max_num_seqs))),
+        max_num_batched_tokens=tuple(sorted(set(max_num_batched_tokens))),
+        objective=objective or ("request_goodput" if scenario.slo else "output_throughput"),
+        trace_digest=scenario.trace.load().digest(),
+        profile_hash=loaded.hash(),
+    )
+    made = _create_or_resume(Path(folder), spec, loaded)
+    made.predict(workers=workers, progress=progress)
+    if measure is not None:
+        made.measure(None if measure == "all" else measure, repeats=repeats, progress=progress)
+    return made
+
+
+def open_sweep(folder: str | Path) -> Sweep:
+    """Open a sweep on disk. Raises ``ExperimentError`` if it is none, broken, or of another version."""
+    folder = Path(folder)
+    head = read_head(folder / "sweep.json", FORMAT)
+    try:
+        spec = SweepSpec.model_validate(head)
+    except ValidationError as error:
+        raise ExperimentError(f"{folder / 'sweep.json'} is broken: {error.errors()[0]['msg'].lower()}.") from error
+    return Sweep(folder, spec, load_profile(folder / "profile.json"))
+
+
+def _create_or_resume(folder: Path, spec: SweepSpec, profile: Profile) -> Sweep:
+    if (folder / "sweep.json").exists():
+        found = open_sweep(folder)
+        if found.spec != spec:
+            raise ExperimentError(
+                f"{folder} holds another sweep ({_difference(found.spec, spec)} differs): choose another folder."
+            )
+        return found
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        profile.save(folder / "profile.json")
+        (folder / "sweep.json").write_text(spec.model_dump_json(indent=2) + "\n")
+    return Sweep(folder, spec, profile)
+
+
+def _difference(one: SweepSpec, other: SweepSpec) -> str:
+    a, b = dict(_leaves(one.model_dump())), dict(_leaves(other.model_dump()))
+    return next((name for name in a if a[name] != b.get(name)), "something")
+
+
+def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        if isinstance(item, dict):
+            yield from _leaves(item, f"{prefix}{name}.")
+        else:
+            yield prefix + name, item
+
+
+def _predict_cell(cell: Cell, spec: SweepSpec, profile: Profile) -> CellResult:
+    try:
+        scenario = cell.of(spec.scenario)
+        run = predict(scenario, profile)
+        nulls = {name: predict(scenario, profile, profile.null(name)).metrics for name in NULLS}
+    except BatchTwinError as error:
+        return CellResult(cell, "infeasible", str(error), 0, {}, {})
+    return CellResult(cell, "ok", "", run.num_gpu_blocks, run.metrics, nulls)

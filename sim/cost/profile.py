@@ -1,0 +1,191 @@
+"""A profile: a cost model calibrated on one device, with all that is needed to trust or refuse it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ...scheduler.errors import BatchTwinError
+from .models import Constant, CostModel, Fitted, HostTerm, Roofline
+
+FORMAT = 1
+
+
+class ProfileError(BatchTwinError):
+    """A profile that cannot be read, or that belongs to something else."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelFacts(_Part):
+    """The model a profile was measured with; all sizes as the executor found them."""
+
+    name: str
+    digest: str
+    dtype: str
+    num_layers: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    num_parameters: int
+    max_model_len: int
+    dtype_bytes: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V that one token occupies over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+
+
+class DeviceFacts(_Part):
+    """The device, with its measured peaks."""
+
+    type: str
+    name: str
+    threads: int
+    memory_bytes_per_s: float
+    flops_per_s: float
+
+
+class ErrorFacts(_Part):
+    """Errors of predicted iteration times on batches that the fit has not seen, in per cent."""
+
+    median_percent: float
+    p90_percent: float
+    worst_percent: float
+    bias_percent: float
+
+
+class FitFacts(_Part):
+    """How the fit was obtained and how wrong it is."""
+
+    num_batches: int
+    num_rounds: int
+    seconds_measured: float
+    held_out: ErrorFacts
+    nulls: dict[str, ErrorFacts]
+    repeat_noise_percent: float
+    """Median over the batches of (p75 − p25) / median of their repeats."""
+
+
+class Law(_Part):
+    """The coefficients of ``Fitted``, in seconds."""
+
+    fixed_s: float
+    token_knots: tuple[int, ...]
+    token_slopes_s: tuple[float, ...]
+    per_decode_s: float
+    per_decode_kv_token_s: float
+    per_prefill_s: float
+    per_prefill_token_s: float
+    per_attention_pair_s: float
+    per_sample_s: float
+    per_swapped_block_s: float = 0.0
+
+
+class Profile(_Part):
+    """What ``batchtwin calibrate`` writes and every prediction rests on."""
+
+    format: Literal[1] = FORMAT
+    model: ModelFacts
+    device: DeviceFacts
+    block_size: int
+    attention_backend: str
+    law: Law
+    host_fixed_s: float
+    host_per_seq_s: float
+    constant_s: float
+    """Median iteration of the calibration: the constant null baseline."""
+    roofline_alpha: float
+    roofline_beta_s: float
+    fit: FitFacts
+    provenance: dict[str, str]
+
+    @property
+    def cost_model(self) -> Fitted:
+        """The fitted law."""
+        return Fitted(**self.law.model_dump())
+
+    @property
+    def host(self) -> HostTerm:
+        """The host's part."""
+        return HostTerm(self.host_fixed_s, self.host_per_seq_s)
+
+    @property
+    def roofline(self) -> Roofline:
+        """The roofline of this model on this device, from its measured peaks."""
+        return roofline_of(self.model, self.device)
+
+    def null(self, name: str) -> CostModel:
+        """A null baseline: ``constant``, ``roofline`` or ``roofline_affine`` (α · roofline + β)."""
+        bare = self.roofline
+        baselines: dict[str, CostModel] = {
+            "constant": Constant(self.constant_s),
+            "roofline": bare,
+            "roofline_affine": replace(
+                bare, alpha=self.roofline_alpha, launch_s=self.roofline_beta_s, name="roofline_affine"
+            ),
+        }
+        return baselines[name]
+
+    def hash(self) -> str:
+        """A name for exactly this content."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def save(self, path: Path) -> None:
+        """Write the profile as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=2) + "\n")
+
+    def check(self, *, model: str, dtype: str | None, device: str | None) -> None:
+        """Raise ``ProfileError`` unless the profile was calibrated with this model, dtype and device type."""
+        for what, wanted, own in (
+            ("model", model, self.model.name),
+            ("dtype", dtype, self.model.dtype),
+            ("device", device, self.device.type),
+        ):
+            if wanted is not None and wanted != own:
+                raise ProfileError(
+                    f"The profile was calibrated with {what} {own!r}, but the scenario asks for {what} {wanted!r}: "
+                    f"calibrate that one (batchtwin calibrate) or change the scenario."
+                )
+
+
+def roofline_of(model: ModelFacts, device: DeviceFacts) -> Roofline:
+    """The roofline of ``model`` on ``device``; see ``Roofline`` for the terms."""
+    lm_head = model.vocab_size * model.hidden_size
+    return Roofline(
+        weight_bytes=float(model.num_parameters * model.dtype_bytes),
+        kv_bytes_per_token=float(model.kv_bytes_per_token),
+        flops_per_token=2.0 * max(model.num_parameters - lm_head, 0),
+        flops_per_sample=2.0 * lm_head,
+        flops_per_attention_pair=4.0 * model.num_layers * model.num_q_heads * model.head_dim,
+        memory_bytes_per_s=device.memory_bytes_per_s,
+        flops_per_s=device.flops_per_s,
+    )
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile. Raises ``ProfileError`` with the file and what is wrong in it."""
+    path = Path(path)
+    try:
+        return Profile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ProfileError(
+            f"The profile {path} cannot be read ({error.strerror}): write one with batchtwin calibrate."
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ProfileError(
+            f"{path} is not a profile of this version: {where}: {first['msg'].lower()}; write one with batchtwin "
+            f"calibrate."
+        ) from error

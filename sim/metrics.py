@@ -1,0 +1,177 @@
+"""Metrics, as ``vllm bench serve`` defines them, so that files can be laid side by side.
+
+TTFT = first token − arrival. ITL = each gap between successive tokens of a request, pooled. TPOT = (last token −
+first token) / (n − 1) per request, undefined for n = 1. E2E = last token − arrival. Queue time = first scheduled −
+arrival. Throughputs are over (last finish − first arrival). Goodput = requests per second that meet every SLO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..scheduler.batch import Bound
+from .records import Columns, FloatArray, Records
+
+SLO_NAMES = ("ttft_ms", "tpot_ms", "e2el_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Seconds per finished request, in trace order."""
+
+    arrival_s: FloatArray
+    gate_s: FloatArray
+    queue_s: FloatArray
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+    """NaN where a request has a single token."""
+    e2el_s: FloatArray
+    last_token_s: FloatArray
+    num_prompt_tokens: NDArray[np.int64]
+    num_output_tokens: NDArray[np.int64]
+
+
+def request_times(records: Records) -> RequestTimes:
+    """Times of the requests that finished."""
+    columns = {name: values[records.requests["last_token_at"] >= 0] for name, values in records.requests.items()}
+    start_s, end_s = records.iterations["start_s"], records.iterations["end_s"]
+    arrival_s = columns["arrival_s"]
+    first_s, last_s = end_s[columns["first_token_at"]], end_s[columns["last_token_at"]]
+    num_output = columns["num_output_tokens"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot_s = np.where(num_output > 1, (last_s - first_s) / (num_output - 1), np.nan)
+    return RequestTimes(
+        arrival_s=arrival_s,
+        gate_s=arrival_s - columns["due_s"],
+        queue_s=start_s[columns["scheduled_at"]] - arrival_s,
+        ttft_s=first_s - arrival_s,
+        tpot_s=tpot_s,
+        e2el_s=last_s - arrival_s,
+        last_token_s=last_s,
+        num_prompt_tokens=columns["num_prompt_tokens"],
+        num_output_tokens=num_output,
+    )
+
+
+def itl_gaps(records: Records) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Every inter-token gap in seconds, and how many tokens had it."""
+    end_s, previous = records.iterations["end_s"], records.iterations["previous_tick"]
+    counted = (previous >= 0) & (records.iterations["num_itl"] > 0)
+    regular = end_s[counted] - end_s[previous[counted]]
+    single = end_s[records.gaps[:, 1]] - end_s[records.gaps[:, 0]]
+    counts = np.concatenate((records.iterations["num_itl"][counted], np.ones(len(single), dtype=np.int64)))
+    return np.concatenate((regular, single)), counts.astype(np.int64)
+
+
+def weighted_percentile(values: FloatArray, counts: NDArray[np.int64], percent: float) -> float:
+    """``numpy.percentile(np.repeat(values, counts), percent)`` without the repeating."""
+    if len(values) == 0:
+        return float("nan")
+    order = np.argsort(values, kind="stable")
+    ends = np.cumsum(counts[order])
+    position = percent / 100.0 * (ends[-1] - 1)
+    low = int(np.floor(position))
+    at_low = values[order][np.searchsorted(ends, low, side="right")]
+    at_high = values[order][np.searchsorted(ends, min(low + 1, ends[-1] - 1), side="right")]
+    return float(at_low + (at_high - at_low) * (position - low))
+
+
+def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] | None = None) -> dict[str, float]:
+    """All metrics of one replay; names are vLLM's where it has them. ``slo`` maps ``ttft_ms``, ``tpot_ms`` or
+    ``e2el_ms`` to its limit. An empty replay has NaN for whatever is undefined."""
+    times = request_times(records)
+    iterations = records.iterations
+    num = len(times.e2el_s)
+    first_s = float(times.arrival_s.min(initial=np.inf))
+    duration_s = float(times.last_token_s.max(initial=-np.inf)) - first_s if num else float("nan")
+    num_input, num_output = int(times.num_prompt_tokens.sum()), int(times.num_output_tokens.sum())
+    out = {
+        "num_requests": len(records.requests["arrival_s"]),
+        "completed": num,
+        "duration": duration_s,
+        "total_input_tokens": num_input,
+        "total_output_tokens": num_output,
+        "request_throughput": num / duration_s,
+        "output_throughput": num_output / duration_s,
+        "total_token_throughput": (num_input + num_output) / duration_s,
+    }
+    for name, values in (
+        ("ttft", times.ttft_s),
+        ("tpot", times.tpot_s[~np.isnan(times.tpot_s)]),
+        ("e2el", times.e2el_s),
+        ("queue", times.queue_s),
+        ("gate", times.gate_s),
+    ):
+        out |= _summary(name, values, np.ones(len(values), dtype=np.int64))
+    out |= _summary("itl", *itl_gaps(records))
+    if slo:
+        out["request_goodput"] = num_meeting(times, slo) / duration_s
+    return out | _load(records, times, first_s) | _server(iterations, num_usable_blocks)
+
+
+def num_meeting(times: RequestTimes, slo: Mapping[str, float]) -> int:
+    """Requests that meet every SLO given (limits in ms); a single token has no TPOT to miss."""
+    met = np.ones(len(times.e2el_s), dtype=bool)
+    for name, limit_ms in slo.items():
+        values = getattr(times, name.removesuffix("_ms") + "_s")
+        met &= ~(values * 1e3 > limit_ms)
+    return int(met.sum())
+
+
+def _summary(name: str, values_s: FloatArray, counts: NDArray[np.int64]) -> dict[str, float]:
+    total = counts.sum()
+    mean = float((values_s * counts).sum() / total) if total else float("nan")
+    spread = float(np.sqrt(((values_s - mean) ** 2 * counts).sum() / total)) if total else float("nan")
+    out = {f"mean_{name}_ms": mean * 1e3, f"std_{name}_ms": spread * 1e3}
+    out[f"median_{name}_ms"] = weighted_percentile(values_s, counts, 50) * 1e3
+    for percent in (90, 95, 99):
+        out[f"p{percent}_{name}_ms"] = weighted_percentile(values_s, counts, percent) * 1e3
+    return out
+
+
+def _load(records: Records, times: RequestTimes, first_s: float) -> dict[str, float]:
+    """How loaded the server was. ``load_rho`` is the busy time over the time in which requests arrived: above 1 the
+    queue grows for as long as they do. The steady window leaves out the first tenth of the arrivals' span (ramp)
+    and all that follows the last arrival (drain)."""
+    span_s = float(times.arrival_s.max(initial=-np.inf)) - first_s
+    iterations = records.iterations
+    busy_s = float((iterations["end_s"] - iterations["start_s"]).sum())
+    if not len(times.arrival_s) or span_s <= 0:
+        return {"load_rho": float("inf"), "warmup_cut_s": 0.0, "steady_output_throughput": float("nan")}
+    cut_s = 0.1 * span_s
+    inside = (iterations["end_s"] >= first_s + cut_s) & (iterations["end_s"] <= first_s + span_s)
+    tokens = float(iterations["num_samples"][inside].sum())
+    return {
+        "load_rho": busy_s / span_s,
+        "warmup_cut_s": cut_s,
+        "steady_output_throughput": tokens / (span_s - cut_s),
+    }
+
+
+def _server(iterations: Columns, num_usable_blocks: int) -> dict[str, float]:
+    """What the iterations say; means are over time."""
+    taken_s = iterations["end_s"] - iterations["start_s"]
+    busy_s = float(taken_s.sum())
+    usage = 1.0 - iterations["num_free_blocks"] / num_usable_blocks
+    out = {
+        "num_iterations": len(taken_s),
+        "num_preemptions": int(iterations["num_preempted"].sum()),
+        "recomputed_tokens": int(iterations["num_recomputed_tokens"].sum()),
+        "cached_tokens": int(iterations["num_cached_tokens"].sum()),
+        "padded_tokens": int(iterations["num_padded_tokens"].sum()),
+        "mean_iteration_ms": busy_s / max(len(taken_s), 1) * 1e3,
+        "mean_tokens_per_iteration": float(iterations["num_tokens"].mean()) if len(taken_s) else float("nan"),
+        "peak_running": int(iterations["num_running"].max(initial=0)),
+        "peak_waiting": int(iterations["num_waiting"].max(initial=0)),
+        "peak_kv_usage": float(usage.max(initial=0.0)),
+    }
+    for name, values in (("mean_running", iterations["num_running"]), ("mean_kv_usage", usage)):
+        out[name] = float((values * taken_s).sum() / busy_s) if busy_s else float("nan")
+    for bound in Bound:
+        share = float(taken_s[iterations["bound"] == bound].sum() / busy_s) if busy_s else float("nan")
+        out[f"bound_{bound.name.lower()}_share"] = share
+    return out
