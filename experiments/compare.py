@@ -1,4 +1,4 @@
-"""Predicted beside measured: the error of every cell, beside the device's own noise, and what it costs to believe it."""
+"""Predicted beside measured: every cell's error, beside the device's own noise, and what it costs to believe it."""
 
 from __future__ import annotations
 
@@ -146,8 +146,10 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
             "repeat_noise_percent": group["repeat_noise_percent"].median(),
             "worst_repeat_noise_percent": group["repeat_noise_percent"].max(),
         }
-        nulls = [column for column in group.columns if column.endswith("_error_percent") and column != "error_percent"]
-        row |= {f"{column.removesuffix('_error_percent')}_median_percent": group[column].abs().median() for column in nulls}
+        nulls = [column for column in group.columns if column.endswith("_error_percent")]
+        row |= {
+            f"{column.removesuffix('_error_percent')}_median_percent": group[column].abs().median() for column in nulls
+        }
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -170,10 +172,8 @@ def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
 def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFrame) -> dict[str, float]:
     objective = sweep.spec.objective
     rows = table[table["metric"] == objective]
-    value = {
-        Cell(row.policy, row.max_num_seqs, row.max_num_batched_tokens): float(row.measured)
-        for row in rows.itertuples(index=False)
-    }
+    keys = zip(rows["policy"], rows["max_num_seqs"], rows["max_num_batched_tokens"], strict=True)
+    value = {Cell(*key): float(v) for key, v in zip(keys, rows["measured"], strict=True)}
     best = max(value.values())
 
     def lost(cell: Cell) -> float:

@@ -50,7 +50,8 @@ def cells(policies: Sequence[str], max_num_seqs: Sequence[int], max_num_batched_
 
 def cells_to_measure(feasible: Sequence[Cell], best: Sequence[Cell], default: Cell, k: int) -> list[Cell]:
     """At least ``k`` of the feasible cells: per policy the corners of the grid, vLLM's default and the predicted
-    best, whatever ``k``; then those farthest (in octaves of the knobs) from all chosen, ties to the smaller knobs."""
+    best, whatever ``k``; then those farthest (in octaves of the knobs) from all chosen, ties to the smaller knobs.
+    """
     chosen: list[Cell] = []
     for policy in dict.fromkeys(cell.policy for cell in feasible):
         chosen += _corners([cell for cell in feasible if cell.policy == policy])

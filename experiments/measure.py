@@ -30,9 +30,7 @@ class Device:
         """An engine with this KV cache and no tokens in it; the last cache is used again if it has the same size."""
         if self._engine is None or self._engine[0] != (blocks, block_size):
             self._engine = None  # free the old cache before the new one is allocated
-            engine = Engine(
-                self.loaded, num_gpu_blocks=blocks, block_size=block_size, seed=seed, threads=self._threads
-            )
+            engine = Engine(self.loaded, num_gpu_blocks=blocks, block_size=block_size, seed=seed, threads=self._threads)
             self._engine = (blocks, block_size), engine
         self._engine[1].reset(seed)
         return self._engine[1]

@@ -60,12 +60,13 @@ def recommend(
     best = max(pool, key=lambda result: result.metrics[objective])
     near = [result for result in pool if result.metrics[objective] >= (1 - tolerance) * best.metrics[objective]]
     chosen = min(near, key=lambda result: (_size(result.cell), result.cell))
+    choice = _choice(chosen, objective, limits, bool(meeting), tolerance)
     return Recommendation(
         cell=chosen.cell,
         metrics=chosen.metrics,
         best=best.cell,
         meets_slo=bool(meeting),
-        sentence=" ".join((_choice(chosen, objective, limits, bool(meeting), tolerance), _rest(chosen, feasible, objective, tolerance))),
+        sentence=f"{choice} {_rest(chosen, feasible, objective, tolerance)}",
         serve_command=serve_command(scenario.model, chosen),
     )
 
@@ -92,9 +93,7 @@ def _size(cell: Cell) -> int:
     return cell.max_num_seqs * cell.max_num_batched_tokens
 
 
-def _choice(
-    chosen: CellResult, objective: str, limits: Mapping[str, float], meets: bool, tolerance: float
-) -> str:
+def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], meets: bool, tolerance: float) -> str:
     cell, value = chosen.cell, chosen.metrics[objective]
     policy = f"{cell.policy} with " if cell.policy != "vllm_v1" else ""
     text = (
@@ -119,6 +118,6 @@ def _rest(chosen: CellResult, feasible: list[CellResult], objective: str, tolera
     share = f"{count} of the {len(worse)} slower cells"
     if bound is Bound.NONE:
         return f"In {share} no bound is active for most of the time: their steps themselves are slower."
-    return f"{KNOB[bound]} holds back {share}." if bound is not Bound.KV_BLOCKS else (
-        f"The KV blocks hold back {share}."
+    return (
+        f"{KNOB[bound]} holds back {share}." if bound is not Bound.KV_BLOCKS else (f"The KV blocks hold back {share}.")
     )

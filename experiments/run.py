@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,9 +57,7 @@ class Run:
             }
             (scratch / "run.json").write_text(json.dumps(head, indent=2) + "\n")
             if folder.exists():
-                for name in os.listdir(folder):
-                    (folder / name).unlink()
-                folder.rmdir()
+                shutil.rmtree(folder)
             scratch.rename(folder)
 
 
@@ -71,8 +69,7 @@ def load_run(folder: Path) -> Run:
     try:
         tables = {name: parquet.read_table(folder / f"{name}.parquet") for name in ("requests", "iterations", "gaps")}
         columns = {
-            name: {column: table[column].to_numpy() for column in table.column_names}
-            for name, table in tables.items()
+            name: {column: table[column].to_numpy() for column in table.column_names} for name, table in tables.items()
         }
         gaps = np.column_stack((columns["gaps"]["from_iteration"], columns["gaps"]["to_iteration"]))
         return Run(
@@ -83,7 +80,9 @@ def load_run(folder: Path) -> Run:
             provenance=head["provenance"],
         )
     except (OSError, ArrowInvalid, KeyError) as error:
-        raise ExperimentError(f"The run in {folder} is broken ({error}): delete the folder and run it again.") from error
+        raise ExperimentError(
+            f"The run in {folder} is broken ({error}): delete the folder and run it again."
+        ) from error
 
 
 def read_head(path: Path, expected_format: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..scheduler.config import SchedulerConfig
+from ..sim.metrics import SLO_NAMES
 from ..traces import Trace, load_trace
 from .errors import ExperimentError
 
@@ -77,13 +78,17 @@ class Scenario(_Part):
     num_clients: int | None = Field(None, ge=1)
     """Closed loop with so many clients; open loop if not set."""
     think_s: float = Field(0.0, ge=0)
-    slo: dict[Literal["ttft_ms", "tpot_ms", "e2el_ms"], float] = {}
+    slo: dict[str, float] = {}
+    """Limits in ms: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
     default_cell: Literal["llm_class", "server"] = "server"
     """Which of vLLM's two defaults for the device class counts as "the default"."""
     seed: int = 0
 
     @model_validator(mode="after")
-    def _one_pool(self) -> Scenario:
+    def _consistent(self) -> Scenario:
+        unknown = sorted(set(self.slo) - set(SLO_NAMES))
+        if unknown:
+            raise ValueError(f"there is no SLO {unknown[0]!r}; known are {', '.join(SLO_NAMES)}")
         if self.num_gpu_blocks is not None and self.kv_memory_bytes is not None:
             raise ValueError("give num_gpu_blocks or kv_memory_bytes, not both")
         if self.num_gpu_blocks is None and self.kv_memory_bytes is None:

@@ -30,7 +30,7 @@ class SweepSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     scenario: Scenario
     policies: tuple[str, ...]
     max_num_seqs: tuple[int, ...]
@@ -60,7 +60,8 @@ class CellResult(NamedTuple):
 
 class Sweep:
     """A sweep's folder: ``sweep.json``, ``profile.json``, ``cells/<cell>/predicted.json`` and, where measured,
-    ``cells/<cell>/measured-<repeat>/`` (a whole run each). Every finished cell is there at once."""
+    ``cells/<cell>/measured-<repeat>/`` (a whole run each). Every finished cell is there at once.
+    """
 
     def __init__(self, folder: Path, spec: SweepSpec, profile: Profile) -> None:
         self.folder = folder
@@ -107,7 +108,8 @@ class Sweep:
 
     def measure(self, k: int | None, *, repeats: int = 1, progress: Progress | None = None) -> None:
         """Measure all feasible cells, or a designed subset of at least ``k``; repeats are interleaved (every cell
-        once, then every cell again). Cells measured before are not measured again."""
+        once, then every cell again). Cells measured before are not measured again.
+        """
         from .measure import Device
 
         plan = [

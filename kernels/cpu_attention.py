@@ -65,6 +65,15 @@ class CpuPlan:
     buckets: Sequence[BucketPlan]
 
 
+def set_threads(num_threads: int) -> None:
+    """CPU threads of torch's operators and of numba's kernels, for the whole process."""
+    torch.set_num_threads(num_threads)
+    if HAS_NUMBA:
+        import numba
+
+        numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+
+
 def plan_attention(
     query_start_loc: IntArray,
     seq_lens: IntArray,

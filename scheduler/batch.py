@@ -26,7 +26,8 @@ class Bound(IntEnum):
 class Chunk(NamedTuple):
     """``num_tokens`` new tokens of one request after ``start`` computed ones: a prompt or a part of it, or tokens to
     be computed again after a preemption. ``samples`` tells whether the step completes its known tokens and so
-    yields an output token."""
+    yields an output token.
+    """
 
     request: Request
     rank: int
@@ -159,7 +160,8 @@ class Batch:
 
     def rows(self, *, padding: bool = False) -> list[Row]:
         """Everybody served as a worker lays them out: decodes first, then prefills, each in scheduling order and,
-        if asked for, followed by the padding of its kind."""
+        if asked for, followed by the padding of its kind.
+        """
         ordered = list(self.order())
         if padding:
             ordered += [Row(c.request, c.start, c.num_tokens, False, c.block_table) for c in self.padding]

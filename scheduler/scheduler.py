@@ -160,7 +160,8 @@ class Scheduler:
 
     def move_on(self, chunk: Chunk) -> bool:
         """Account for a served chunk; a request whose known tokens are all computed decodes from now on. True if
-        the token of this step is its last."""
+        the token of this step is its last.
+        """
         request = chunk.request
         request._computed_tokens = chunk.start + chunk.num_tokens
         if not chunk.samples:

@@ -54,10 +54,20 @@ class ForwardShapes:
         """[S] new tokens a sequence."""
         return np.diff(self.query_start_loc)
 
+    def readable_blocks(self, seq: int, block_size: int) -> list[int]:
+        """Physical blocks that the queries of sequence ``seq`` may read: its own, up to its length."""
+        table: list[int] = self.block_tables[seq, : -(-int(self.seq_lens[seq]) // block_size)].tolist()
+        return table
+
+    def visible_positions(self, token: int) -> range:
+        """Positions of its own sequence that the flat token ``token`` attends to: causal, itself included."""
+        return range(int(self.positions[token]) + 1)
+
 
 def identity_token_ids(request: Request, start: int, stop: int) -> IntArray:
     """Symbolic ids: a token's identity is (stream, offset), here mixed into one integer. Equal iff (but for a
-    collision of 32 bits) the identities are."""
+    collision of 32 bits) the identities are.
+    """
     segments = [*request.prompt, (f"out:{request.request_id}", 0, max(stop - request.num_prompt_tokens, 0))]
     parts: list[IntArray] = []
     at = 0

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 class Step:
     """A batch being formed. It holds what is left of the token budget and what was decided so far; the scheduler's
-    lasting state is changed through its verbs only."""
+    lasting state is changed through its verbs only.
+    """
 
     __slots__ = (
         "_admitted",
@@ -90,7 +91,8 @@ class Step:
 
     def advance_running(self) -> None:
         """Serve everybody resident in the order of the running list, as vLLM V1 does: a decode gets one token, an
-        unfinished prompt what is left. Where blocks run out the last of the list is preempted."""
+        unfinished prompt what is left. Where blocks run out the last of the list is preempted.
+        """
         scheduler = self._scheduler
         crossers = scheduler.cohort.crossers()
         if scheduler.prefilling or len(crossers) > scheduler.pool.num_free:
@@ -104,7 +106,8 @@ class Step:
 
     def admit_next(self, *, whole: bool = False) -> bool:
         """Admit the head of the queue with as many of its tokens as the budget allows (``whole``: all or nothing).
-        False if a bound forbids it; who stands behind is not looked at."""
+        False if a bound forbids it; who stands behind is not looked at.
+        """
         scheduler = self._scheduler
         config = scheduler.config
         if scheduler.num_running >= config.admission_limit_seqs:
@@ -144,7 +147,7 @@ class Step:
             seats, ranks = cohort.lend()
             finishing = scheduler.tick()
         else:
-            kv_tokens, clock, seats, ranks, finishing = 0, cohort.clock, {}, (), []
+            kv_tokens, clock, seats, ranks, finishing = 0, cohort.clock, {}, [], []
         batch = Batch(scheduler.num_steps, clock, seats, ranks, self._chunks, self._preempted, self._admitted)
         batch.num_decode_kv_tokens = kv_tokens
         batch.resumed, batch.stalled = self._resumed, self._stalled
@@ -203,7 +206,8 @@ class Step:
 
     def _grow(self, request: Request, num_tokens: int) -> bool:
         """Give ``request`` the blocks for ``num_tokens`` tokens, preempting from the end of the running list while
-        there are too few. False if that took the request itself."""
+        there are too few. False if that took the request itself.
+        """
         scheduler = self._scheduler
         missing = -(-num_tokens // scheduler.config.block_size) - len(request.block_table)
         while missing > scheduler.pool.num_free:

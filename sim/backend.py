@@ -34,5 +34,6 @@ class Backend(Protocol):
 
     def host(self, seconds: float) -> None:
         """Account for what the host itself took (scheduling, completing) since the last launch: a measured world
-        adds it to its clock, a predicted one has a term of its own for it and ignores the figure."""
+        adds it to its clock, a predicted one has a term of its own for it and ignores the figure.
+        """
         ...

@@ -25,15 +25,14 @@ def closed_loop(
 ) -> None:
     """``num_clients`` clients share the requests in order. A client sends its next one when its last has ended and
     ``think_s`` have passed, never before the request's own arrival time; what a request waits at this gate is
-    recorded apart (``due_s``) and is no part of its TTFT."""
+    recorded apart (``due_s``) and is no part of its TTFT.
+    """
     queue = iter(requests)
     for _ in range(num_clients):
         clock.process(_client(clock, replica, queue, think_s))
 
 
-def _client(
-    clock: Clock, replica: Replica, queue: Iterator[Request], think_s: float
-) -> Generator[Event, Any, None]:
+def _client(clock: Clock, replica: Replica, queue: Iterator[Request], think_s: float) -> Generator[Event, Any, None]:
     for request in queue:
         due_s = request.arrival_s
         if due_s > clock.now:

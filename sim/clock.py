@@ -19,7 +19,7 @@ class Clock(Environment):
         """An event that happens at ``time_s`` (or now, if that is past)."""
         event = Event(self)
         event._ok, event._value = True, None
-        heappush(self._queue, (max(time_s, self._now), priority, next(self._eid), event))
+        heappush(self._queue, (max(time_s, self._now), priority, next(self._eid), event))  # type: ignore[misc]
         return event
 
 

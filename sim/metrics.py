@@ -82,7 +82,8 @@ def weighted_percentile(values: FloatArray, counts: NDArray[np.int64], percent: 
 
 def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] | None = None) -> dict[str, float]:
     """All metrics of one replay; names are vLLM's where it has them. ``slo`` maps ``ttft_ms``, ``tpot_ms`` or
-    ``e2el_ms`` to its limit. An empty replay has NaN for whatever is undefined."""
+    ``e2el_ms`` to its limit. An empty replay has NaN for whatever is undefined.
+    """
     times = request_times(records)
     iterations = records.iterations
     num = len(times.e2el_s)
@@ -136,7 +137,8 @@ def _summary(name: str, values_s: FloatArray, counts: NDArray[np.int64]) -> dict
 def _load(records: Records, times: RequestTimes, first_s: float) -> dict[str, float]:
     """How loaded the server was. ``load_rho`` is the busy time over the time in which requests arrived: above 1 the
     queue grows for as long as they do. The steady window leaves out the first tenth of the arrivals' span (ramp)
-    and all that follows the last arrival (drain)."""
+    and all that follows the last arrival (drain).
+    """
     span_s = float(times.arrival_s.max(initial=-np.inf)) - first_s
     iterations = records.iterations
     busy_s = float((iterations["end_s"] - iterations["start_s"]).sum())

@@ -7,6 +7,7 @@ record can be laid under another clock (``retimed``), which is how an error is s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from ..scheduler.request import Request
 from .backend import Execution
 
 FloatArray = NDArray[np.float64]
-Columns = dict[str, NDArray[np.float64] | NDArray[np.int64]]
+Columns = dict[str, NDArray[Any]]
 
 ITERATION_TIMES = ("start_s", "end_s", "host_s", "device_s")
 ITERATION_COUNTS = (
@@ -56,9 +57,7 @@ REQUEST_COLUMNS = (
     "num_preemptions",
 )
 """``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request."""
-FLOAT_COLUMNS = frozenset(
-    (*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s")
-)
+FLOAT_COLUMNS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s"))
 _CHUNK_ROWS = 16_384
 
 
@@ -206,5 +205,5 @@ def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: i
     )
 
 
-def _column(name: str, values: NDArray[np.float64]) -> NDArray[np.float64] | NDArray[np.int64]:
+def _column(name: str, values: NDArray[np.float64]) -> NDArray[Any]:
     return np.ascontiguousarray(values, dtype=np.float64 if name in FLOAT_COLUMNS else np.int64)

@@ -9,7 +9,8 @@ from .records import FloatArray, Records
 
 def retime(records: Records, durations_s: FloatArray) -> Records:
     """The recorded batches one after the other, each taking ``durations_s[i]`` ([iterations], s): a batch starts
-    when the one before has ended and all those it admits have arrived."""
+    when the one before has ended and all those it admits have arrived.
+    """
     scheduled_at = records.requests["scheduled_at"]
     admitted = scheduled_at >= 0
     not_before_s = np.full(len(durations_s), -np.inf)

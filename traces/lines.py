@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from .errors import TraceError, quoted
 
@@ -14,13 +15,6 @@ if TYPE_CHECKING:
 HEAD_BYTES = 64 * 1024
 LONGEST_LINE_BYTES = 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class Row(NamedTuple):
-    """The wanted fields of one record of a CSV file and the line (from 1) on which it starts."""
-
-    line: int
-    fields: list[str]
 
 
 def read_head(path: Path) -> bytes:
@@ -48,20 +42,23 @@ def text_lines(path: Path) -> Iterator[str]:
             yield raw.decode("utf-8", errors="replace")
 
 
-def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The named columns of every record below the header; blank lines are passed over."""
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    """The named columns (two or more) of every record below the header, with the line (from 1) where it starts.
+
+    Blank lines are passed over.
+    """
     records = csv.reader(text_lines(path), strict=True)
-    line, width, wanted = 1, 0, list[int]()
+    line, width, wanted = 1, 0, None
     try:
         for record in records:
             if not record or (len(record) == 1 and not record[0].strip()):
                 pass
-            elif not wanted:
-                width, wanted = len(record), columns_of(path, line, record, columns)
+            elif wanted is None:
+                width, wanted = len(record), itemgetter(*columns_of(path, line, record, columns))
             elif len(record) != width:
                 raise TraceError.at(path, line, f"has {len(record)} fields where the header has {width}; complete it")
             else:
-                yield Row(line, [record[at] for at in wanted])
+                yield line, wanted(record)
             line = records.line_num + 1
     except csv.Error as error:
         raise TraceError.at(path, line, f"is not CSV ({error}); remove or repair the line") from error

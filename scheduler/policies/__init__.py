@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from ..errors import UnknownPolicy
 from .base import Policy
@@ -18,11 +17,14 @@ __all__ = ["POLICIES", "Policy", "load_policy"]
 
 def load_policy(spec: str) -> Policy:
     """A new policy object: a registered name, ``package.module:Class``, or an entry point of the group
-    ``batchtwin.policies``. Raises ``UnknownPolicy``."""
+    ``batchtwin.policies``. Raises ``UnknownPolicy``.
+    """
     if spec in POLICIES:
         return POLICIES[spec]()
     if ":" in spec:
         return _load_path(spec)
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     for point in entry_points(group="batchtwin.policies"):
         if point.name == spec:
             return _instance(spec, point.load())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,28 +11,29 @@ if TYPE_CHECKING:
     from ...scheduler.batch import Batch
     from ..records import Columns
 
-Number = TypeVar("Number", float, NDArray[np.float64])
+Number = Any
+"""A plain number for one iteration, or a column [N] for many."""
 FloatArray = NDArray[np.float64]
 
 
 class Features(NamedTuple):
     """Sums over the sequences of one iteration, or columns of them over many. Padding counts as the work it is."""
 
-    num_tokens: FloatArray | float
+    num_tokens: Number
     """New tokens the model computes (T), padding included."""
-    num_decodes: FloatArray | float
+    num_decodes: Number
     """Sequences with one new token over existing context."""
-    num_decode_kv_tokens: FloatArray | float
+    num_decode_kv_tokens: Number
     """Σ of their contexts: KV tokens read."""
-    num_prefills: FloatArray | float
+    num_prefills: Number
     """Other sequences (chunks)."""
-    num_prefill_tokens: FloatArray | float
-    prefill_attention_work: FloatArray | float
+    num_prefill_tokens: Number
+    prefill_attention_work: Number
     """Σ num_tokens · (start + num_tokens / 2) over the chunks: query-context pairs."""
-    num_samples: FloatArray | float
+    num_samples: Number
     """Rows that reach the LM head."""
-    num_blocks_swapped: FloatArray | float
-    num_seqs: FloatArray | float
+    num_blocks_swapped: Number
+    num_seqs: Number
     """Sequences served, padding rows left out: what the host handles."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ LINEAR_TERMS = {
     "per_sample_s": "num_samples",
 }
 NUM_FOLDS = 5
+Fitter = Callable[[Features, FloatArray], CostModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,7 @@ def summarize(predicted_s: FloatArray, measured_s: FloatArray) -> ErrorSummary:
     """Errors of [N] predictions against [N] measurements."""
     error = 100.0 * (predicted_s / measured_s - 1.0)
     size = np.abs(error)
-    return ErrorSummary(
-        float(np.median(size)), float(np.percentile(size, 90)), float(size.max()), float(error.mean())
-    )
+    return ErrorSummary(float(np.median(size)), float(np.percentile(size, 90)), float(size.max()), float(error.mean()))
 
 
 def fit(features: Features, seconds: FloatArray) -> Fitted:
@@ -91,11 +91,11 @@ def fit_constant(features: Features, seconds: FloatArray) -> Constant:
 
 
 def fit_roofline(roofline: Roofline, features: Features, seconds: FloatArray) -> Roofline:
-    """roofline · α + β with non-negative α and β, by relative least squares."""
-    bare = Roofline(**{**_fields(roofline), "launch_s": 0.0, "alpha": 1.0})
+    """Roofline · α + β with non-negative α and β, by relative least squares."""
+    bare = replace(roofline, launch_s=0.0, alpha=1.0)
     design = np.column_stack((np.ones(len(seconds)), bare.durations_s(features))) / seconds[:, None]
     (beta, alpha), _ = nnls(design, np.ones(len(seconds)))
-    return Roofline(**{**_fields(bare), "launch_s": float(beta), "alpha": float(alpha), "name": "roofline_affine"})
+    return replace(bare, launch_s=float(beta), alpha=float(alpha), name="roofline_affine")
 
 
 def fit_host(num_seqs: FloatArray, seconds: FloatArray) -> HostTerm:
@@ -106,13 +106,13 @@ def fit_host(num_seqs: FloatArray, seconds: FloatArray) -> HostTerm:
     return HostTerm(float(fixed), float(per_seq))
 
 
-def _cross_predict(features: Features, seconds: FloatArray, seed: int, fitter: object) -> FloatArray:
+def _cross_predict(features: Features, seconds: FloatArray, seed: int, fitter: Fitter) -> FloatArray:
     folds = np.random.default_rng(seed).permutation(len(seconds)) % NUM_FOLDS
     predicted = np.empty(len(seconds))
     for fold in range(NUM_FOLDS):
         out = folds == fold
         if out.any():
-            model = fitter(_take(features, ~out), seconds[~out])  # type: ignore[operator]
+            model = fitter(_take(features, ~out), seconds[~out])
             predicted[out] = model.durations_s(_take(features, out))
     return predicted
 
@@ -133,8 +133,3 @@ def _design(features: Features, knots: tuple[int, ...]) -> FloatArray:
     ]
     linear = [np.asarray(getattr(features, name), dtype=np.float64) for name in LINEAR_TERMS.values()]
     return np.column_stack([np.ones_like(tokens), *pieces, *linear])
-
-
-def _fields(roofline: Roofline) -> dict[str, float]:
-    names = Roofline.__dataclass_fields__
-    return {name: getattr(roofline, name) for name in names}

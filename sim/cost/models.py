@@ -11,13 +11,16 @@ from typing import Protocol
 
 import numpy as np
 
-from .features import Features, FloatArray
+from .features import Features, FloatArray, Number
 
 
 class CostModel(Protocol):
     """Says how long the device needs."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called in results."""
+        ...
 
     def durations_s(self, features: Features) -> FloatArray:
         """Device seconds of each iteration in columns of features."""
@@ -78,15 +81,16 @@ class Fitted:
         """Device seconds; nothing to compute costs nothing but its swaps."""
         tokens = features.num_tokens
         if tokens == 0:
-            return self.per_swapped_block_s * features.num_blocks_swapped  # type: ignore[return-value]
+            return float(self.per_swapped_block_s * features.num_blocks_swapped)
         try:
-            base = self._table[tokens]  # type: ignore[index]
+            base = self._table[tokens]
         except (IndexError, TypeError):
-            self._tabulate(int(tokens))  # type: ignore[arg-type]
-            base = self._table[int(tokens)]  # type: ignore[arg-type]
-        return base + self._linear(features)  # type: ignore[return-value]
+            self._tabulate(int(tokens))
+            base = self._table[int(tokens)]
+        total: float = base + self._linear(features)
+        return total
 
-    def _linear(self, f: Features) -> FloatArray | float:
+    def _linear(self, f: Features) -> Number:
         return (
             self.per_decode_s * f.num_decodes
             + self.per_decode_kv_token_s * f.num_decode_kv_tokens
@@ -98,12 +102,13 @@ class Fitted:
         )
 
     def _tabulate(self, up_to_tokens: int) -> None:
-        """fixed + tokens(T) for every whole T: exact, since T is an integer."""
+        """Fixed + tokens(T) for every whole T: exact, since T is an integer."""
         if up_to_tokens < len(self._table):
             return
         tokens = np.arange(2 * up_to_tokens + 1, dtype=np.float64)
         times = np.full(len(tokens), self.fixed_s)
-        for low, high, slope in zip(self.token_knots, (*self.token_knots[1:], np.inf), self.token_slopes_s, strict=True):
+        highs = (*self.token_knots[1:], np.inf)
+        for low, high, slope in zip(self.token_knots, highs, self.token_slopes_s, strict=True):
             times += slope * (np.minimum(np.maximum(tokens, low), high) - low)
         self._table[:] = times.tolist()
 
@@ -153,7 +158,8 @@ class HostTerm:
 
     def host_s(self, features: Features) -> float:
         """Host seconds of one iteration."""
-        return self.fixed_s + self.per_seq_s * features.num_seqs  # type: ignore[return-value]
+        total: float = self.fixed_s + self.per_seq_s * features.num_seqs
+        return total
 
     def hosts_s(self, features: Features) -> FloatArray:
         """[N] host seconds."""

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ...scheduler.errors import BatchTwinError
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
 
-FORMAT = 1
-
 
 class ProfileError(BatchTwinError):
     """A profile that cannot be read, or that belongs to something else."""
@@ -94,7 +92,7 @@ class Law(_Part):
 class Profile(_Part):
     """What ``batchtwin calibrate`` writes and every prediction rests on."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     model: ModelFacts
     device: DeviceFacts
     block_size: int

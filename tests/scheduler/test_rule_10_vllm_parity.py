@@ -5,10 +5,20 @@ from __future__ import annotations
 import golden
 import pytest
 
-PLAIN = (
-    "decode_only budget_hit_exactly chunked_long_prompt chunked_prefill_off max_num_seqs_saturated output_len_one "
-    "max_model_len preempt_last_fcfs reserve_full_prompt_on pressure_block_4 stream_plain stream_pressure"
-).split()
+PLAIN = [
+    "decode_only",
+    "budget_hit_exactly",
+    "chunked_long_prompt",
+    "chunked_prefill_off",
+    "max_num_seqs_saturated",
+    "output_len_one",
+    "max_model_len",
+    "preempt_last_fcfs",
+    "reserve_full_prompt_on",
+    "pressure_block_4",
+    "stream_plain",
+    "stream_pressure",
+]
 
 
 @pytest.mark.parametrize("name", PLAIN)

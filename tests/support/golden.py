@@ -9,10 +9,16 @@ from typing import Any
 from batchtwin.scheduler import Batch, Request, Scheduler, SchedulerConfig
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "vllm-0.33.0"
-NAMES = (
-    "max_num_seqs max_num_active_seqs max_num_batched_tokens max_model_len block_size num_gpu_blocks "
-    "enable_chunked_prefill scheduler_reserve_full_isl"
-).split()
+NAMES = [
+    "max_num_seqs",
+    "max_num_active_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "block_size",
+    "num_gpu_blocks",
+    "enable_chunked_prefill",
+    "scheduler_reserve_full_isl",
+]
 
 
 def load(name: str) -> dict[str, Any]:

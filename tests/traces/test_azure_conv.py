@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batchtwin.traces import Trace, azure_conv_like, describe, read_trace
 from scipy import stats
+
+from batchtwin.traces import Trace, azure_conv_like, describe, read_trace
 
 SEEDS = [0, 1, 2]
 

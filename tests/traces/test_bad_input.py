@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from batchtwin.traces import TraceError, generate, read_trace, write_vidur_csv
 from batchtwin.traces.lengths import Fixed
 

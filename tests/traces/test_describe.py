@@ -7,10 +7,11 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
+
 from batchtwin.traces import LengthBin, Trace, describe, render
 from batchtwin.traces.describe import length_bins
 from batchtwin.traces.render import bar, spark
-from rich.console import Console
 
 
 def trace(**changes: object) -> Trace:

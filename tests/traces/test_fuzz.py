@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batchtwin.traces import Trace, TraceError, describe, read_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from batchtwin.traces import Trace, TraceError, describe, read_trace
 
 SPLICES = [
     *(

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batchtwin.traces import Empirical, Fixed, Lognormal, Quantiles, TraceError, generate
 from scipy import stats
+
+from batchtwin.traces import Empirical, Fixed, Lognormal, Quantiles, TraceError, generate
 
 N = 40_000
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from batchtwin.traces import TraceError, azure_conv_like, load_trace, read_trace
 
 

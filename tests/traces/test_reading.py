@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from batchtwin.traces import Trace, generate, read_trace, write_vidur_csv
 from batchtwin.traces.lengths import Lognormal
 
@@ -98,6 +99,13 @@ def test_sort_puts_rows_in_order_and_keeps_ties_as_they_stand(write: Write) -> N
     assert columns(trace) == ([0.0, 1.0, 1.0], [2, 1, 3], [5, 4, 6])
     assert trace.prompt_blocks is not None
     assert [ids.tolist() for ids in trace.prompt_blocks] == [[5], [4], [6]]
+
+
+def test_sorting_many_ties_is_stable(write: Write) -> None:
+    rows = [(row * 7 % 5, row) for row in range(1, 2000)]
+    text = "".join(f"{time},{row},1\n" for time, row in rows)
+    trace = read_trace(write("arrived_at,num_prefill_tokens,num_decode_tokens\n" + text), sort=True)
+    assert columns(trace)[:2] == ([float(time) for time, _ in sorted(rows)], [row for _, row in sorted(rows)])
 
 
 def test_rows_without_output_can_be_dropped(write: Write) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.json
 import pytest
+
 from batchtwin.traces import describe, read_trace, write_vidur_csv
 
 SharedPath = Callable[[str], Path]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from batchtwin.scheduler.request import Request
 from batchtwin.traces import Fixed, Trace, TraceError, generate
 
