@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ..executor import DeviceBackend, Engine, LoadedModel, load_model
+from ..executor import DeviceBackend, Engine, load_model
+from ..executor.models import LoadedModel
+from ..executor.peaks import device_name, num_threads
 from ..sim.clock import Clock, WallClock
 from ..sim.cost.profile import ModelFacts
 from .kv_pool import num_gpu_blocks
@@ -15,34 +17,42 @@ from .world import run_scenario
 
 
 class Device:
-    """A model loaded on a device; measures scenarios that ask for it, one after the other."""
+    """A model loaded on a device; measures scenarios that ask for it, one after the other, each on an empty cache."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._key = (scenario.model, scenario.dtype, scenario.device, scenario.threads, scenario.seed)
-        self.loaded: LoadedModel = load_model(
-            scenario.model, device=scenario.device, dtype=scenario.dtype, seed=scenario.seed
-        )
+    def __init__(
+        self, model: str, *, dtype: str = "float32", device: str = "cpu", threads: int | None = None, seed: int = 0
+    ) -> None:
+        self.loaded = load_model(model, device=device, dtype=dtype, seed=seed)
         self.facts = model_facts(self.loaded)
-        self._threads = scenario.threads
-        self._engine: tuple[tuple[int, int], Engine] | None = None
+        self._threads = threads
 
-    def engine(self, blocks: int, block_size: int, seed: int = 0) -> Engine:
-        """An engine with this KV cache and no tokens in it; the last cache is used again if it has the same size."""
-        if self._engine is None or self._engine[0] != (blocks, block_size):
-            self._engine = None  # free the old cache before the new one is allocated
-            engine = Engine(self.loaded, num_gpu_blocks=blocks, block_size=block_size, seed=seed, threads=self._threads)
-            self._engine = (blocks, block_size), engine
-        self._engine[1].reset(seed)
-        return self._engine[1]
+    @classmethod
+    def of(cls, scenario: Scenario) -> Device:
+        """The device and model that ``scenario`` asks for."""
+        s = scenario
+        return cls(s.model, dtype=s.dtype, device=s.device, threads=s.threads, seed=s.seed)
+
+    def engine(self, num_gpu_blocks: int, block_size: int, seed: int = 0) -> Engine:
+        """An engine with an empty KV cache of this size."""
+        return Engine(
+            self.loaded, num_gpu_blocks=num_gpu_blocks, block_size=block_size, seed=seed, threads=self._threads
+        )
 
     def measure(self, scenario: Scenario, *, wall_clock: bool = False) -> Run:
         """Run ``scenario`` on the device. Idle time is skipped unless ``wall_clock`` replays arrivals in real time."""
         blocks = num_gpu_blocks(scenario, self.facts)
-        engine = self.engine(blocks, scenario.block_size, scenario.seed)
+        backend = DeviceBackend(self.engine(blocks, scenario.block_size, scenario.seed))
         clock: Clock = WallClock(strict=False) if wall_clock else Clock()
-        records = run_scenario(scenario, blocks, DeviceBackend(engine), host_clock=time.perf_counter, clock=clock)
-        about = provenance("torch", "transformers", "numba", "triton") | engine.describe()
-        return Run(scenario, "measured", records, blocks, about)
+        records = run_scenario(scenario, blocks, backend, host_clock=time.perf_counter, clock=clock)
+        return Run(scenario, "measured", records, blocks, self.describe())
+
+    def describe(self) -> dict[str, str]:
+        """Where its measurements come from."""
+        return provenance("torch", "transformers", "numba", "triton") | {
+            "device": device_name(self.loaded.device),
+            "threads": str(num_threads()),
+            "model_digest": self.loaded.digest,
+        }
 
 
 def model_facts(loaded: LoadedModel) -> ModelFacts:
@@ -51,7 +61,7 @@ def model_facts(loaded: LoadedModel) -> ModelFacts:
     return ModelFacts(
         name=loaded.name,
         digest=loaded.digest,
-        dtype=loaded.dtype_name,
+        dtype=loaded.dtype,
         num_layers=shape.num_layers,
         num_q_heads=shape.num_q_heads,
         num_kv_heads=shape.num_kv_heads,
@@ -60,5 +70,5 @@ def model_facts(loaded: LoadedModel) -> ModelFacts:
         vocab_size=shape.vocab_size,
         num_parameters=shape.num_parameters,
         max_model_len=shape.max_model_len,
-        dtype_bytes=loaded.dtype_bytes,
+        dtype_bytes=loaded.model.dtype.itemsize,
     )

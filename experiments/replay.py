@@ -21,9 +21,11 @@ def replay(
     *,
     profile: Profile | str | Path | None = None,
     measured: bool = False,
+    wall_clock: bool = False,
     **fields: Any,
 ) -> Run:
-    """Replay a scenario: predicted from ``profile``, or measured on the executor.
+    """Replay a scenario: predicted from ``profile``, or measured on the executor (``wall_clock``: with arrivals in
+    real time, instead of skipping idle time).
 
     ``fields`` are those of ``Scenario`` (or changes to ``scenario``). Raises ``BatchTwinError`` or ``TraceError``
     with one sentence for whatever is wrong with the input.
@@ -33,7 +35,7 @@ def replay(
     if measured:
         from .measure import Device
 
-        return Device(chosen).measure(chosen)
+        return Device.of(chosen).measure(chosen, wall_clock=wall_clock)
     if loaded is None:
         raise ExperimentError("A prediction needs a profile: write one with batchtwin calibrate and give it.")
     return predict(chosen, loaded)
@@ -41,10 +43,16 @@ def replay(
 
 def predict(scenario: Scenario, profile: Profile, cost_model: CostModel | None = None) -> Run:
     """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines)."""
-    profile.check(model=scenario.model, dtype=scenario.dtype, device=scenario.device)
+    check_profile(profile, scenario)
     blocks = num_gpu_blocks(scenario, profile.model)
     model = cost_model or profile.cost_model
     host = profile.host if cost_model is None else HostTerm()
     records = run_scenario(scenario, blocks, CostModelBackend(model, host))
     about = provenance("simpy", "numpy") | {"profile": profile.hash(), "cost_model": model.name}
     return Run(scenario, "predicted", records, blocks, about)
+
+
+def check_profile(profile: Profile, scenario: Scenario) -> None:
+    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for."""
+    s = scenario
+    profile.check(model=s.model, dtype=s.dtype, device=s.device, threads=s.threads, block_size=s.block_size)

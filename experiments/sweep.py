@@ -14,7 +14,7 @@ from ..scheduler.errors import BatchTwinError
 from ..sim.cost.profile import Profile, load_profile
 from .errors import ExperimentError
 from .grid import Cell, cells, cells_to_measure, default_cell
-from .replay import predict
+from .replay import check_profile, predict
 from .run import Run, load_run, read_head, writing
 from .scenario import Scenario
 
@@ -118,7 +118,7 @@ class Sweep:
             for cell in self.to_measure(k)
         ]
         missing = [(cell, folder) for cell, folder in plan if not (folder / "run.json").exists()]
-        device = Device(self.spec.scenario) if missing else None
+        device = Device.of(self.spec.scenario) if missing else None
         for done, (cell, folder) in enumerate(missing, len(plan) - len(missing)):
             if progress:
                 progress(f"measuring {cell.max_num_seqs} × {cell.max_num_batched_tokens}", done, len(plan))
@@ -179,7 +179,7 @@ def sweep(
     ``TraceError`` for bad input; an infeasible cell is marked and the sweep goes on.
     """
     loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
-    loaded.check(model=scenario.model, dtype=scenario.dtype, device=scenario.device)
+    check_profile(loaded, scenario)
     spec = SweepSpec(
         scenario=scenario,
         policies=tuple(policies or (scenario.policy,)),

@@ -14,12 +14,16 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .numba_prefetch import prefetch
+
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 # Sums may be reordered and contracted. NaN and infinity stay what they are: a poisoned page must not pass unseen.
 _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+_PREFETCH_TOKENS = 16
+_CACHE_LINE_BYTES = 64
 
 
 def _jit(*, parallel: bool = False) -> Jit:
@@ -63,6 +67,16 @@ def _softmax(scores: FloatArray, exponents: NDArray[np.int32], powers: FloatArra
 
 
 @_jit()
+def _prefetch_token(cache: FloatArray, table: IntArray, t: int) -> None:
+    """Ask for the row of token ``t``: pages lie scattered, so the hardware would only notice at their first miss."""
+    block_size = cache.shape[1]
+    row_bytes = cache.strides[1]
+    address = cache.ctypes.data + (table[t // block_size] * block_size + t % block_size) * row_bytes
+    for offset in range(0, row_bytes, _CACHE_LINE_BYTES):
+        prefetch(address + offset)
+
+
+@_jit()
 def _attend(
     query: FloatArray,
     key_cache: FloatArray,
@@ -81,6 +95,11 @@ def _attend(
     exponents = np.empty(length - first, np.int32)
 
     for t in range(first, length):
+        ahead = t + _PREFETCH_TOKENS
+        if ahead < length:
+            _prefetch_token(key_cache, table, ahead)
+        else:
+            _prefetch_token(value_cache, table, min(first + ahead - length, length - 1))
         keys = key_cache[table[t // block_size], t % block_size]
         for head in range(num_heads):
             dot = np.float32(0.0)
@@ -92,6 +111,8 @@ def _attend(
         for d in range(head_dim):
             out[head, d] = np.float32(0.0)
     for t in range(first, length):
+        if t + _PREFETCH_TOKENS < length:
+            _prefetch_token(value_cache, table, t + _PREFETCH_TOKENS)
         values = value_cache[table[t // block_size], t % block_size]
         for head in range(num_heads):
             weight = scores[head, t - first]

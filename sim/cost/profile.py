@@ -143,12 +143,16 @@ class Profile(_Part):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
-    def check(self, *, model: str, dtype: str | None, device: str | None) -> None:
-        """Raise ``ProfileError`` unless the profile was calibrated with this model, dtype and device type."""
+    def check(self, *, model: str, dtype: str, device: str, threads: int | None, block_size: int) -> None:
+        """Raise ``ProfileError`` unless the profile was calibrated with this model, dtype, device type, CPU threads
+        (if they are given) and block size.
+        """
         for what, wanted, own in (
             ("model", model, self.model.name),
             ("dtype", dtype, self.model.dtype),
             ("device", device, self.device.type),
+            ("threads", threads, self.device.threads),
+            ("block_size", block_size, self.block_size),
         ):
             if wanted is not None and wanted != own:
                 raise ProfileError(

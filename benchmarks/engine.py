@@ -1,0 +1,230 @@
+"""Output tokens per second: our executor against Hugging Face on the same requests, machine and threads, in turn.
+
+    python benchmarks/engine.py [--rounds 5] [--threads 1] [--out FILE]
+
+Setup first, then a table, one line of JSON last. Part (a) holds both to 8 resident sequences; part (b) gives each its
+best setting of those swept once before. Hugging Face runs ``generate`` on left-padded batches (in order of arrival, or
+sorted by output length, which a server could not know) and, at its best setting, its own continuous batching. The
+model is a Llama of hidden size 256 with random float32 weights, the same on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from batchtwin.executor import PRESETS, Engine, load_model
+from batchtwin.executor.models import LoadedModel
+from batchtwin.kernels.cpu_attention import set_threads
+from batchtwin.scheduler.config import SchedulerConfig
+from batchtwin.scheduler.request import Request
+from batchtwin.scheduler.scheduler import Scheduler
+
+NUM_REQUESTS = 64
+PROMPT_TOKENS = (16, 256)
+OUTPUT_TOKENS = (16, 128)
+MAX_MODEL_LEN = 512
+BLOCK_SIZE = 16
+GENERATE_BATCHES = (8, 16, 32, 64)
+EXECUTOR_SETTINGS = ((8, 256), (16, 256), (32, 256), (64, 256), (64, 512), (64, 2048))
+TARGET_RATIO = 2.0
+
+Outputs = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The requests of a round: prompts, and how many tokens each is to give."""
+
+    prompts: dict[str, list[int]]
+    output_lens: dict[str, int]
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(self.output_lens.values())
+
+    def requests(self) -> list[Request]:
+        return [Request(name, len(self.prompts[name]), n) for name, n in self.output_lens.items()]
+
+
+def make_workload(vocab_size: int, seed: int) -> Workload:
+    """Prompt and output lengths uniform in their ranges. Ids are those the executor makes of such requests."""
+    rng = np.random.default_rng(seed)
+    prompt_lens = rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1], NUM_REQUESTS, endpoint=True).tolist()
+    output_lens = rng.integers(OUTPUT_TOKENS[0], OUTPUT_TOKENS[1], NUM_REQUESTS, endpoint=True).tolist()
+    from batchtwin.executor.tokens import TokenStore
+
+    store = TokenStore(vocab_size, seed)
+    prompts = {f"r{i}": store.ids(Request(f"r{i}", n, 1), 0, n).tolist() for i, n in enumerate(prompt_lens)}
+    return Workload(prompts, dict(zip(prompts, output_lens, strict=True)))
+
+
+def run_executor(loaded: LoadedModel, work: Workload, max_num_seqs: int, budget: int, seed: int) -> Outputs:
+    """Offline: everything queued at once, through the scheduler."""
+    blocks = NUM_REQUESTS * -(-(PROMPT_TOKENS[1] + OUTPUT_TOKENS[1]) // BLOCK_SIZE) + 1
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        max_model_len=MAX_MODEL_LEN,
+        num_gpu_blocks=blocks,
+        block_size=BLOCK_SIZE,
+    )
+    engine = Engine(loaded, num_gpu_blocks=blocks, block_size=BLOCK_SIZE, seed=seed)
+    scheduler = Scheduler(config, "vllm_v1")
+    for request in work.requests():
+        scheduler.add(request)
+    while scheduler.has_work:
+        batch = scheduler.schedule()
+        engine.run(batch)
+        scheduler.complete(batch)
+    return {name: engine.outputs(name) for name in work.prompts}
+
+
+def run_generate(model: PreTrainedModel, work: Workload, batch_size: int, *, by_output: bool) -> Outputs:
+    """Left-padded static batches; each runs as long as its longest output."""
+    names = sorted(work.output_lens, key=lambda name: work.output_lens[name]) if by_output else list(work.prompts)
+    outputs: Outputs = {}
+    for at in range(0, len(names), batch_size):
+        group = names[at : at + batch_size]
+        longest = max(len(work.prompts[name]) for name in group)
+        ids = torch.zeros((len(group), longest), dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, name in enumerate(group):
+            prompt = work.prompts[name]
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        num_new = max(work.output_lens[name] for name in group)
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=num_new, do_sample=False)
+        for row, name in enumerate(group):
+            outputs[name] = out[row, longest : longest + work.output_lens[name]].tolist()
+    return outputs
+
+
+def timed(run: Callable[[], Outputs]) -> tuple[float, Outputs]:
+    gc.collect()
+    began = time.perf_counter()
+    outputs = run()
+    return time.perf_counter() - began, outputs
+
+
+def in_turn(runs: dict[str, Callable[[], Outputs]], rounds: int, work: Workload) -> dict[str, list[float]]:
+    """Output tokens/s of every run in every round, A B A B …"""
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for i in range(rounds):
+        for name, run in runs.items():
+            seconds, _ = timed(run)
+            rates[name].append(work.num_output_tokens / seconds)
+            print(f"  round {i + 1}/{rounds}  {name:<44}{rates[name][-1]:>9.0f}", file=sys.stderr)
+    return rates
+
+
+def agreement(ours: Outputs, theirs: Outputs) -> float:
+    """Share of requests whose tokens are all equal."""
+    return sum(ours[name] == theirs[name] for name in ours) / len(ours)
+
+
+def row(part: str, name: str, rates: list[float]) -> dict[str, Any]:
+    low, middle, high = np.percentile(rates, (25, 50, 75))
+    spread = 100 * (high - low) / middle
+    return {"part": part, "run": name, "median": float(middle), "iqr_percent": float(spread), "rounds": rates}
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print(f"\n{'part':<7}{'run':<46}{'output tokens/s':>16}{'IQR %':>8}{'rounds':>8}")
+    for r in rows:
+        print(f"{r['part']:<7}{r['run']:<46}{r['median']:>16.0f}{r['iqr_percent']:>8.1f}{len(r['rounds']):>8}")
+
+
+def setup(loaded: LoadedModel, work: Workload, threads: int, rounds: int, seed: int) -> dict[str, Any]:
+    shape = loaded.shape
+    return {
+        "model": f"tiny-llama: hidden {shape.hidden_size}, {shape.num_layers} layers, {shape.num_q_heads}/"
+        f"{shape.num_kv_heads} heads of {shape.head_dim}, vocabulary {shape.vocab_size}, "
+        f"{shape.num_parameters / 1e6:.1f} M parameters, {loaded.dtype}, random",
+        "requests": f"{NUM_REQUESTS}, prompts {PROMPT_TOKENS}, outputs {OUTPUT_TOKENS}, "
+        f"{work.num_output_tokens} output tokens in all, all at once",
+        "threads": threads,
+        "rounds": rounds,
+        "seed": seed,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "processor": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "executor_swept": [f"max_num_seqs {m}, max_num_batched_tokens {b}" for m, b in EXECUTOR_SETTINGS],
+        "generate_swept": [f"batches of {b}, {o}" for b in GENERATE_BATCHES for o in ("by arrival", "by output length")],
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="also write the JSON line to this file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    set_threads(args.threads)
+    loaded = load_model("tiny-llama", seed=args.seed)
+    peer = AutoModelForCausalLM.from_config(copy.deepcopy(PRESETS["tiny-llama"]()), attn_implementation="sdpa").eval()
+    peer.load_state_dict(loaded.model.state_dict())
+    work = make_workload(loaded.shape.vocab_size, args.seed)
+    facts = setup(loaded, work, args.threads, args.rounds, args.seed)
+    for name, value in facts.items():
+        for line in value if isinstance(value, list) else [value]:
+            print(f"{name:<16}{line}")
+
+    def executor(seqs: int, budget: int) -> tuple[str, Callable[[], Outputs]]:
+        return f"executor, {seqs} sequences, budget {budget}", lambda: run_executor(loaded, work, seqs, budget, args.seed)
+
+    def generate(batch: int, by_output: bool) -> tuple[str, Callable[[], Outputs]]:
+        order = "by output length" if by_output else "by arrival"
+        return f"generate, batches of {batch}, {order}", lambda: run_generate(peer, work, batch, by_output=by_output)
+
+    ours = dict(executor(*setting) for setting in EXECUTOR_SETTINGS)
+    theirs = dict(generate(batch, by_output) for batch in GENERATE_BATCHES for by_output in (False, True))
+    warm, (_, expected) = timed(ours[executor(8, 256)[0]]), timed(theirs[generate(8, False)[0]])
+    equal = agreement(warm[1], expected)
+    swept = in_turn(ours | theirs, 1, work)
+    best_ours = max(ours, key=lambda name: statistics.median(swept[name]))
+    best_theirs = max(theirs, key=lambda name: statistics.median(swept[name]))
+    pairs = {"a": (executor(8, 256)[0], generate(8, False)[0]), "b": (best_ours, best_theirs)}
+    rows = [row("sweep", name, rates) for name, rates in swept.items()]
+    ratios = {}
+    for part, (mine, peers) in pairs.items():
+        rates = in_turn({mine: ours[mine], peers: theirs[peers]}, args.rounds, work)
+        rows += [row(part, name, values) for name, values in rates.items()]
+        ratios[part] = statistics.median(rates[mine]) / statistics.median(rates[peers])
+    print_table(rows)
+    print(f"\nrequests with identical tokens: {equal:.0%}")
+    print(f"(a) at 8 sequences: {ratios['a']:.2f}x;  (b) best against best: {ratios['b']:.2f}x (target {TARGET_RATIO}x)\n")
+    line = json.dumps({"benchmark": "engine", "setup": facts, "rows": rows, "identical": equal, "ratio": ratios})
+    if args.out:
+        args.out.write_text(line + "\n")
+    print(line)
+
+
+if __name__ == "__main__":
+    main()

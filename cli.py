@@ -1,0 +1,333 @@
+"""The command line: one function a verb, no logic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .scheduler.errors import BatchTwinError
+from .traces.errors import TraceError
+
+app = typer.Typer(
+    name="batchtwin",
+    help=(
+        "A digital twin of LLM continuous batching: which max_num_seqs, which max_num_batched_tokens?\n\n"
+        "It predicts a request trace through a serving scheduler, measures the same trace on a real paged-attention "
+        "executor with the same scheduler, and shows the error.\n\n"
+        "Start with:  batchtwin calibrate -o profile.json,  then  batchtwin sweep results/first -p profile.json"
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+)
+trace_app = typer.Typer(no_args_is_help=True, help="Look at request traces.")
+app.add_typer(trace_app, name="trace", rich_help_panel="Look")
+
+PREDICT, MEASURE, LOOK = "Predict and measure", "Calibrate", "Look"
+TRACE, SERVER, KNOBS = "Requests", "Model and device", "Scheduler"
+
+ProfileOption = Annotated[Path | None, typer.Option("--profile", "-p", help="Profile that calibrate wrote.")]
+TraceOption = Annotated[
+    str,
+    typer.Option(
+        "--trace", "-t", help="Trace file (Azure CSV, Mooncake JSONL, Vidur CSV) or generator.", rich_help_panel=TRACE
+    ),
+]
+RequestsOption = Annotated[
+    int | None, typer.Option("--requests", "-n", help="Only the first so many.", rich_help_panel=TRACE)
+]
+RateOption = Annotated[float, typer.Option("--rate-scale", help="2 doubles the request rate.", rich_help_panel=TRACE)]
+PromptScale = Annotated[float, typer.Option("--prompt-scale", help="Factor on prompt lengths.", rich_help_panel=TRACE)]
+OutputScale = Annotated[float, typer.Option("--output-scale", help="Factor on output lengths.", rich_help_panel=TRACE)]
+MaxPrompt = Annotated[
+    int | None, typer.Option("--max-prompt-tokens", help="Cut prompts to this.", rich_help_panel=TRACE)
+]
+MaxOutput = Annotated[
+    int | None, typer.Option("--max-output-tokens", help="Cut outputs to this.", rich_help_panel=TRACE)
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="All requests arrive at once.", rich_help_panel=TRACE)]
+ClientsOption = Annotated[
+    int | None, typer.Option("--clients", help="Closed loop with so many clients.", rich_help_panel=TRACE)
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Preset, folder or hub id; the profile's if not given.", rich_help_panel=SERVER),
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=SERVER)]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.", rich_help_panel=SERVER)]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", help="CPU threads of the executor.", rich_help_panel=SERVER)
+]
+PolicyOption = Annotated[
+    str, typer.Option("--policy", help="A policy's name, or package.module:Class.", rich_help_panel=KNOBS)
+]
+SeqsOption = Annotated[int, typer.Option("--max-num-seqs", rich_help_panel=KNOBS)]
+TokensOption = Annotated[int, typer.Option("--max-num-batched-tokens", rich_help_panel=KNOBS)]
+ModelLenOption = Annotated[int, typer.Option("--max-model-len", rich_help_panel=KNOBS)]
+BlocksOption = Annotated[
+    int | None, typer.Option("--num-gpu-blocks", help="KV blocks (4096 if nothing is said).", rich_help_panel=KNOBS)
+]
+KvBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-memory-bytes", help="Instead: a budget from which each cell derives its blocks.", rich_help_panel=KNOBS
+    ),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Any other scenario field, as field=value.", rich_help_panel=KNOBS)
+]
+SloOption = Annotated[
+    list[str] | None, typer.Option("--slo", help="ttft_ms=500, tpot_ms=50 or e2el_ms=9000; repeat for several.")
+]
+SeedOption = Annotated[int, typer.Option("--seed")]
+
+
+@app.command(rich_help_panel=MEASURE)
+def calibrate(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Preset (tiny-llama, …), folder or hub id.")
+    ] = "tiny-llama",
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    minutes: Annotated[float, typer.Option(help="Time budget.")] = 2.0,
+    max_num_seqs: SeqsOption = 128,
+    max_num_batched_tokens: TokensOption = 2048,
+    max_model_len: ModelLenOption = 2048,
+    block_size: Annotated[int, typer.Option("--block-size", rich_help_panel=KNOBS)] = 16,
+    num_gpu_blocks: Annotated[int, typer.Option("--num-gpu-blocks", rich_help_panel=KNOBS)] = 4096,
+    seed: SeedOption = 0,
+) -> None:
+    """Measure iterations on this device and write a profile: the law, its held-out error, the device's noise."""
+    from .experiments.calibrate import calibrate as run
+    from .experiments.render import calibration_progress, print_profile
+
+    with calibration_progress() as progress:
+        profile = run(
+            model,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            minutes=minutes,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            block_size=block_size,
+            num_gpu_blocks=num_gpu_blocks,
+            seed=seed,
+            progress=progress,
+        )
+    profile.save(output)
+    print_profile(profile, output)
+
+
+@app.command(rich_help_panel=PREDICT)
+def replay(
+    profile: ProfileOption = None,
+    measured: Annotated[bool, typer.Option("--measured", help="Run it on the executor instead of predicting.")] = False,
+    clock: Annotated[
+        str, typer.Option("--clock", help="sim (idle time is skipped) or wall (arrivals in real time).")
+    ] = "sim",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the run to this folder.")] = None,
+    trace: TraceOption = "azure-conv-like",
+    requests: RequestsOption = None,
+    rate_scale: RateOption = 1.0,
+    prompt_scale: PromptScale = 1.0,
+    output_scale: OutputScale = 1.0,
+    max_prompt_tokens: MaxPrompt = None,
+    max_output_tokens: MaxOutput = None,
+    offline: OfflineOption = False,
+    clients: ClientsOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    policy: PolicyOption = "vllm_v1",
+    max_num_seqs: SeqsOption = 128,
+    max_num_batched_tokens: TokensOption = 2048,
+    max_model_len: ModelLenOption = 4096,
+    num_gpu_blocks: BlocksOption = None,
+    kv_memory_bytes: KvBytesOption = None,
+    slo: SloOption = None,
+    fields: SetOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Replay one scenario, predicted from a profile or measured on the executor."""
+    from .experiments.options import scenario_from_options
+    from .experiments.render import print_run
+    from .experiments.replay import replay as run
+
+    scenario = scenario_from_options(locals())
+    done = run(scenario, profile=profile, measured=measured, wall_clock=clock == "wall")
+    if output is not None:
+        done.save(output)
+    print_run(done, output)
+
+
+@app.command(rich_help_panel=PREDICT)
+def sweep(
+    folder: Annotated[Path, typer.Argument(help="Where the results go; the same command resumes it.")],
+    profile: Annotated[Path, typer.Option("--profile", "-p", help="Profile that calibrate wrote.")],
+    seqs: Annotated[str, typer.Option("--seqs", help="Values of max_num_seqs.")] = "8,16,32,64,128",
+    tokens: Annotated[
+        str, typer.Option("--tokens", help="Values of max_num_batched_tokens.")
+    ] = "128,256,512,1024,2048",
+    policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas.")] = "vllm_v1",
+    objective: Annotated[
+        str | None, typer.Option(help="Metric to maximise (output_throughput, or request_goodput with SLOs).")
+    ] = None,
+    measure: Annotated[str | None, typer.Option(help="Cells to measure: a number, or all.")] = None,
+    repeats: Annotated[int, typer.Option(help="How often each is measured.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", help="Predictions at a time (measurements run alone).")
+    ] = 2,
+    trace: TraceOption = "azure-conv-like",
+    requests: RequestsOption = None,
+    rate_scale: RateOption = 1.0,
+    prompt_scale: PromptScale = 1.0,
+    output_scale: OutputScale = 1.0,
+    max_prompt_tokens: MaxPrompt = None,
+    max_output_tokens: MaxOutput = None,
+    offline: OfflineOption = False,
+    clients: ClientsOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    max_model_len: ModelLenOption = 4096,
+    num_gpu_blocks: BlocksOption = None,
+    kv_memory_bytes: KvBytesOption = None,
+    slo: SloOption = None,
+    fields: SetOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Predict a grid of both knobs, measure some or all of its cells, recommend."""
+    from .experiments.options import parse_list, parse_measure, scenario_from_options
+    from .experiments.render import print_sweep, sweep_progress
+    from .experiments.sweep import sweep as run
+
+    scenario = scenario_from_options(locals())
+    with sweep_progress(folder) as progress:
+        done = run(
+            folder,
+            scenario,
+            profile,
+            max_num_seqs=parse_list("--seqs", seqs),
+            max_num_batched_tokens=parse_list("--tokens", tokens),
+            policies=policies.split(","),
+            objective=objective,
+            measure=parse_measure(measure),
+            repeats=repeats,
+            workers=workers,
+            progress=progress,
+        )
+    print_sweep(done)
+
+
+@app.command(rich_help_panel=LOOK)
+def compare(folder: Annotated[Path, typer.Argument(help="A sweep's folder.")]) -> None:
+    """Predicted beside measured: errors, repeat noise, regret, and where the error comes from."""
+    from .experiments.compare import compare as run
+    from .experiments.render import print_comparison
+
+    print_comparison(run(folder))
+
+
+@app.command(rich_help_panel=LOOK)
+def recommend(
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
+    slo: SloOption = None,
+    policy: Annotated[str | None, typer.Option(help="Among this policy's cells only.")] = None,
+) -> None:
+    """The smallest knobs within 2 % of the best that meet the SLOs, and what holds the rest back."""
+    from .experiments.options import parse_slo
+    from .experiments.recommend import recommend as run
+    from .experiments.render import print_recommendation
+    from .experiments.sweep import open_sweep
+
+    print_recommendation(run(open_sweep(folder), slo=parse_slo(slo) if slo else None, policy=policy))
+
+
+@app.command(rich_help_panel=LOOK)
+def report(
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file (report.html in the folder).")
+    ] = None,
+) -> None:
+    """Write a sweep as one self-contained HTML file."""
+    from .dashboard.report import write_report
+    from .experiments.sweep import open_sweep
+
+    path = output or folder / "report.html"
+    write_report(open_sweep(folder), path)
+    typer.echo(f"Wrote {path}")
+
+
+@app.command(rich_help_panel=LOOK)
+def dashboard(
+    results: Annotated[Path, typer.Argument(help="Folder that holds sweeps.")] = Path("results"),
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+) -> None:
+    """Open the dashboard in a browser."""
+    from .dashboard.launch import launch
+
+    raise typer.Exit(launch(results, port=port))
+
+
+@app.command(rich_help_panel=LOOK)
+def policies() -> None:
+    """List the scheduling policies."""
+    from .experiments.render import print_policies
+
+    print_policies()
+
+
+@app.command(rich_help_panel=PREDICT)
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where the results go.")] = Path("results/demo"),
+    trace: TraceOption = "azure-conv-like",
+    minutes: Annotated[float, typer.Option(help="Minutes of calibration.")] = 1.2,
+    measure: Annotated[int, typer.Option(help="Cells to measure, at least.")] = 8,
+    threads: ThreadsOption = 1,
+) -> None:
+    """The whole line on this machine: calibrate, predict a grid, measure some of it, compare, write a report."""
+    from .dashboard.report import write_report
+    from .experiments.demo import run_demo
+    from .experiments.render import print_demo
+
+    done = run_demo(folder, trace, minutes=minutes, measure=measure, threads=threads)
+    write_report(done, folder / "report.html")
+    print_demo(done, folder / "report.html")
+
+
+@trace_app.command("describe")
+def trace_describe(
+    source: Annotated[str, typer.Argument(help="A trace file or a generator (azure-conv-like).")],
+    sort: Annotated[bool, typer.Option("--sort", help="Sort rows by arrival first.")] = False,
+    drop_zero_output: Annotated[
+        bool, typer.Option("--drop-zero-output", help="Leave out rows without output.")
+    ] = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Rows, span, rate, percentiles of lengths, burstiness, and a small histogram."""
+    from rich.console import Console
+
+    from .traces import describe, load_trace, render
+
+    Console().print(render(describe(load_trace(source, seed=seed, sort=sort, drop_zero_output=drop_zero_output))))
+
+
+def main() -> None:
+    """Run the command line. Whatever is wrong with the input is one sentence and exit code 1."""
+    try:
+        app()
+    except (BatchTwinError, TraceError) as error:
+        typer.echo(f"batchtwin: {error}", err=True)
+        sys.exit(1)

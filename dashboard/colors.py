@@ -1,0 +1,39 @@
+"""The colours: one for what is predicted, one for what is measured, wherever either is shown.
+
+Both are of Okabe and Ito's palette, made to be told apart with every common kind of colour blindness; both stand out
+on white and on black.
+"""
+
+from __future__ import annotations
+
+PREDICTED = "#0072B2"
+MEASURED = "#D55E00"
+NEUTRAL = "#868E99"
+"""Whatever is neither: hatches, bands, baselines. Visible on light and on dark."""
+FAINT = "rgba(134, 142, 153, 0.16)"
+GRID_LINE = "rgba(134, 142, 153, 0.28)"
+MARK_FILL = "#FFFFFF"
+MARK_LINE = "#111418"
+
+VALUES = (
+    (0.0, "#00224E"),
+    (0.25, "#434E6C"),
+    (0.5, "#7D7C78"),
+    (0.75, "#BCAF6F"),
+    (1.0, "#FEE838"),
+)
+"""Cividis in five steps: one scale for predicted and measured values, since they are compared. Bright is better."""
+ERRORS = (
+    (0.0, "#1B7837"),
+    (0.25, "#7FBF7B"),
+    (0.5, "#F7F7F7"),
+    (0.75, "#AF8DC3"),
+    (1.0, "#762A83"),
+)
+"""ColorBrewer's PRGn, turned: green where the prediction is too low, purple where it is too high; neither is the
+colour of predicted or measured."""
+
+
+def reversed_scale(scale: tuple[tuple[float, str], ...]) -> tuple[tuple[float, str], ...]:
+    """The same colours from the other end."""
+    return tuple((1.0 - at, color) for at, color in reversed(scale))

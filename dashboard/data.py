@@ -1,0 +1,177 @@
+"""What the figures and tables show, as plain matrices and frames. Nothing here draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..experiments.compare import METRICS
+from ..experiments.grid import Cell
+from ..experiments.recommend import KNOB, dominant_bound
+from ..experiments.sweep import CellResult
+from ..scheduler.batch import Bound
+from .labels import NULLS
+from .results import Results
+
+FloatMatrix = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Place = tuple[int, int]
+"""(row, column) in a heatmap's matrices."""
+
+
+@dataclass(frozen=True)
+class HeatmapData:
+    """One metric over both knobs: rows by ``max_num_seqs``, columns by ``max_num_batched_tokens``, both rising.
+
+    NaN where there is nothing: not in the grid, not predicted yet, infeasible, not measured.
+    """
+
+    metric: str
+    policy: str
+    max_num_seqs: tuple[int, ...]
+    max_num_batched_tokens: tuple[int, ...]
+    predicted: FloatMatrix
+    measured: FloatMatrix
+    """Median of the repeats."""
+    error_percent: FloatMatrix
+    noise_percent: FloatMatrix
+    """Half the range of the repeats."""
+    in_grid: Mask
+    infeasible: Mask
+    reasons: NDArray[np.object_]
+    """Why a cell is infeasible; empty where it is not."""
+    preempting: Mask
+    """Where the prediction preempts."""
+    default: Place | None
+    """vLLM's default."""
+    recommended: Place | None
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(np.isfinite(self.measured).any())
+
+
+def policies(results: Results) -> list[str]:
+    """The policies that the sweep covers."""
+    return list(dict.fromkeys(cell.policy for cell in results.sweep.spec.cells))
+
+
+def metric_names(results: Results) -> tuple[str, ...]:
+    """The metrics that can be chosen: the sweep's objective and all that are compared."""
+    return tuple(dict.fromkeys((results.sweep.spec.objective, *METRICS)))
+
+
+def heatmap_data(results: Results, metric: str, policy: str | None = None) -> HeatmapData:
+    """Matrices of one metric for one policy (the recommended cell's if none is named)."""
+    policy = policy or first_policy(results)
+    grid = [cell for cell in results.sweep.spec.cells if cell.policy == policy]
+    rows = sorted({cell.max_num_seqs for cell in grid})
+    columns = sorted({cell.max_num_batched_tokens for cell in grid})
+    place = {cell: (rows.index(cell.max_num_seqs), columns.index(cell.max_num_batched_tokens)) for cell in grid}
+    shape = (len(rows), len(columns))
+    default = results.default(policy)
+    chosen = results.recommendation.cell if results.recommendation else None
+    return HeatmapData(
+        metric=metric,
+        policy=policy,
+        max_num_seqs=tuple(rows),
+        max_num_batched_tokens=tuple(columns),
+        **_predicted_matrices(results, metric, place, shape),
+        **_measured_matrices(results, metric, place, shape),
+        default=place.get(default.cell) if default else None,
+        recommended=place.get(chosen) if chosen else None,
+    )
+
+
+def _predicted_matrices(results: Results, metric: str, place: dict[Cell, Place], shape: Place) -> dict[str, Any]:
+    predicted = np.full(shape, np.nan)
+    in_grid, infeasible, preempting = (np.zeros(shape, dtype=bool) for _ in range(3))
+    reasons: NDArray[np.object_] = np.full(shape, "", dtype=object)
+    for at in place.values():
+        in_grid[at] = True
+    for result in results.cells:
+        if (where := place.get(result.cell)) is not None:
+            infeasible[where] = result.status == "infeasible"
+            preempting[where] = result.metrics.get("num_preemptions", 0) > 0
+            predicted[where] = result.metrics.get(metric, np.nan)
+            reasons[where] = result.reason
+    return {
+        "predicted": predicted,
+        "in_grid": in_grid,
+        "infeasible": infeasible,
+        "reasons": reasons,
+        "preempting": preempting,
+    }
+
+
+def _measured_matrices(results: Results, metric: str, place: dict[Cell, Place], shape: Place) -> dict[str, Any]:
+    columns = {"measured": "measured", "error_percent": "error_percent", "noise_percent": "repeat_noise_percent"}
+    matrices = {name: np.full(shape, np.nan) for name in columns}
+    for cell, row in compared(results, metric).items():
+        if (at := place.get(cell)) is not None:
+            for name, column in columns.items():
+                matrices[name][at] = row[column]
+    return matrices
+
+
+def first_policy(results: Results) -> str:
+    """The policy to show first: that of the recommended cell."""
+    return results.recommendation.cell.policy if results.recommendation else policies(results)[0]
+
+
+def compared(results: Results, metric: str) -> dict[Cell, dict[str, Any]]:
+    """The comparison's row of every measured cell for one metric."""
+    if results.comparison is None:
+        return {}
+    rows = results.comparison.cells
+    found = rows[rows["metric"] == metric].to_dict("records")
+    return {Cell(row["policy"], row["max_num_seqs"], row["max_num_batched_tokens"]): row for row in found}
+
+
+def parity_data(results: Results, metric: str) -> pd.DataFrame:
+    """One row a measured cell: the knobs, ``measured``, ``predicted``, ``error_percent``, half the range of the
+    repeats (``noise``, in the metric's unit; NaN for a single one) and what each null baseline predicted."""
+    rows = []
+    for cell, row in compared(results, metric).items():
+        nulls = {null: row["measured"] * (1 + row.get(f"{null}_error_percent", np.nan) / 100) for null in NULLS}
+        rows.append(
+            {
+                **cell._asdict(),
+                "measured": row["measured"],
+                "predicted": row["predicted"],
+                "error_percent": row["error_percent"],
+                "noise": row["measured"] * row["repeat_noise_percent"] / 100,
+                **nulls,
+            }
+        )
+    names = [*Cell._fields, "measured", "predicted", "error_percent", "noise", *NULLS]
+    return pd.DataFrame(rows, columns=names)
+
+
+def table(results: Results) -> pd.DataFrame:
+    """All there is, one row a cell: the knobs, ``status`` and ``reason``, ``num_gpu_blocks``, ``bound``, every
+    predicted metric, and where measured ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``."""
+    rows: list[dict[str, Any]] = [_predicted_row(result) for result in results.cells]
+    of = {result.cell: row for result, row in zip(results.cells, rows, strict=True)}
+    for metric in metric_names(results):
+        for cell, row in compared(results, metric).items():
+            for suffix in ("measured", "error_percent", "repeat_noise_percent"):
+                of[cell][f"{metric}_{suffix}"] = row[suffix]
+    return pd.DataFrame(rows, columns=None if rows else [*Cell._fields, "status", "reason"])
+
+
+def _predicted_row(result: CellResult) -> dict[str, Any]:
+    about = {"status": result.status, "reason": result.reason, "num_gpu_blocks": result.num_gpu_blocks or np.nan}
+    return {**result.cell._asdict(), **about, "bound": bound_of(result), **result.metrics}
+
+
+def bound_of(result: CellResult) -> str:
+    """What held the cell back for most of its busy time, in words; empty if it is infeasible."""
+    if not result.metrics:
+        return ""
+    bound = dominant_bound(result.metrics)
+    return "nothing" if bound is Bound.NONE else KNOB[bound]

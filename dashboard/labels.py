@@ -1,0 +1,121 @@
+"""How a metric is called, what it is counted in, and whether less of it is better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A metric for human eyes."""
+
+    text: str
+    unit: str = ""
+    lower_is_better: bool | None = None
+    """None where neither direction is better."""
+    scale: float = 1.0
+    """What the stored value is multiplied with to be in ``unit``."""
+
+    @property
+    def with_unit(self) -> str:
+        return f"{self.text} ({self.unit})" if self.unit else self.text
+
+
+_TIMES = {
+    "ttft": ("TTFT", True),
+    "tpot": ("TPOT", True),
+    "itl": ("ITL", True),
+    "e2el": ("end-to-end latency", True),
+    "queue": ("queue time", True),
+    "gate": ("wait at the client", True),
+}
+_STATISTICS = {
+    "mean": "Mean",
+    "median": "Median",
+    "std": "Std. dev. of",
+    "p90": "P90",
+    "p95": "P95",
+    "p99": "P99",
+}
+LABELS: dict[str, Label] = {
+    "output_throughput": Label("Output throughput", "tokens/s", False),
+    "steady_output_throughput": Label("Output throughput in steady state", "tokens/s", False),
+    "total_token_throughput": Label("Total throughput", "tokens/s", False),
+    "request_throughput": Label("Request throughput", "requests/s", False),
+    "request_goodput": Label("Goodput within the SLOs", "requests/s", False),
+    "duration": Label("Duration", "s", True),
+    "num_requests": Label("Requests", "requests"),
+    "completed": Label("Completed", "requests"),
+    "total_input_tokens": Label("Prompt tokens", "tokens"),
+    "total_output_tokens": Label("Output tokens", "tokens"),
+    "load_rho": Label("Load ρ"),
+    "warmup_cut_s": Label("Warm-up left out", "s"),
+    "num_iterations": Label("Iterations", "iterations"),
+    "num_preemptions": Label("Preemptions", "preemptions", True),
+    "recomputed_tokens": Label("Recomputed tokens", "tokens", True),
+    "cached_tokens": Label("Prefix-cache hits", "tokens", False),
+    "padded_tokens": Label("Padded tokens", "tokens", True),
+    "mean_iteration_ms": Label("Mean iteration", "ms"),
+    "mean_tokens_per_iteration": Label("Mean tokens per iteration", "tokens"),
+    "mean_running": Label("Mean running", "requests"),
+    "peak_running": Label("Peak running", "requests"),
+    "peak_waiting": Label("Longest queue", "requests", True),
+    "mean_kv_usage": Label("Mean KV usage", "%", None, 100.0),
+    "peak_kv_usage": Label("Peak KV usage", "%", None, 100.0),
+    "bound_none_share": Label("No bound active", "% of the busy time", None, 100.0),
+    "bound_max_num_seqs_share": Label("max_num_seqs active", "% of the busy time", None, 100.0),
+    "bound_max_num_batched_tokens_share": Label("max_num_batched_tokens active", "% of the busy time", None, 100.0),
+    "bound_kv_blocks_share": Label("KV blocks active", "% of the busy time", None, 100.0),
+} | {
+    f"{statistic}_{time}_ms": Label(f"{prefix} {text}", "ms", lower)
+    for time, (text, lower) in _TIMES.items()
+    for statistic, prefix in _STATISTICS.items()
+}
+CHOOSERS = {
+    "predicted": "BatchTwin's prediction",
+    "constant": "A constant step time",
+    "roofline_affine": "A roofline, scaled and shifted",
+    "random": "A random cell (mean)",
+    "vllm_default": "vLLM's default",
+}
+"""Who chooses a cell: the prediction, the null baselines, chance, vLLM."""
+NULLS = ("constant", "roofline_affine")
+
+
+def label(name: str) -> Label:
+    """The label of a metric; one that is not known yet is shown by its own name in words."""
+    return LABELS.get(name) or Label(name.replace("_", " ").capitalize())
+
+
+def number(value: float) -> str:
+    """About three significant digits, thousands separated; a dash for what is undefined."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def compact(value: float) -> str:
+    """At most five characters: for the inside of a heatmap's cell."""
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if limit <= abs(value) < math.inf:
+            return number(value / (1e3 if letter == "k" else limit)) + letter
+    return number(value)
+
+
+def percent(value: float, *, signed: bool = False) -> str:
+    """``3.1 %``, or ``+3.1 %`` where the sign is news."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:{'+' if signed else ''}.1f} %".replace("-", "−")
+
+
+def quantity(name: str, value: float) -> str:
+    """A metric's value with its unit."""
+    found = label(name)
+    text = number(value * found.scale)
+    return text if not found.unit or text == "–" else f"{text} {found.unit}"

@@ -1,0 +1,85 @@
+"""Starting the page: Streamlit in a process of its own, told where the results are."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from . import theme
+from .errors import DashboardError
+
+RESULTS_VARIABLE = "BATCHTWIN_RESULTS"
+"""The environment variable from which the page takes its results folder."""
+FIRST_PORT = 8501
+_PORTS_TRIED = 100
+APP = Path(__file__).with_name("app.py")
+
+
+def launch(
+    results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True
+) -> None:
+    """Serve the page until it is interrupted. Raises ``DashboardError`` if it cannot start."""
+    chosen = free_port(address) if port is None else port
+    server = start(results, chosen, address=address, open_browser=open_browser)
+    print(f"BatchTwin shows {results} on http://{address}:{chosen} (stop with Ctrl+C).", flush=True)
+    try:
+        code = server.wait()
+    except KeyboardInterrupt:
+        code = 0
+    finally:
+        stop(server)
+    if code:
+        raise DashboardError(f"The dashboard ended by itself with status {code}: what it printed above says why.")
+
+
+def start(
+    results: Path, port: int, *, address: str = "localhost", open_browser: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start serving and return at once. Raises ``DashboardError`` if a library is missing, ``results`` is no folder
+    or the port is taken."""
+    missing = [name for name in ("streamlit", "plotly") if find_spec(name) is None]
+    if missing:
+        raise DashboardError(f"The dashboard needs {' and '.join(missing)}: pip install 'batchtwin[dashboard]'.")
+    if results.exists() and not results.is_dir():
+        raise DashboardError(f"{results} is a file: give the folder that holds the sweeps.")
+    if not _is_free(address, port):
+        raise DashboardError(f"Port {port} on {address} is taken: give another with --port.")
+    flags = theme.options() | {
+        "server.port": str(port),
+        "server.address": address,
+        "server.headless": str(not open_browser).lower(),
+    }
+    command = [sys.executable, "-m", "streamlit", "run", str(APP), *(f"--{name}={value}" for name, value in flags.items())]
+    return subprocess.Popen(command, env={**os.environ, RESULTS_VARIABLE: str(results.resolve())}, stdout=subprocess.DEVNULL)
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """End a started server, politely first."""
+    server.terminate()
+    try:
+        server.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def free_port(address: str = "localhost") -> int:
+    """The first free port from 8501 on. Raises ``DashboardError`` if a hundred are taken."""
+    for port in range(FIRST_PORT, FIRST_PORT + _PORTS_TRIED):
+        if _is_free(address, port):
+            return port
+    raise DashboardError(f"Ports {FIRST_PORT} to {FIRST_PORT + _PORTS_TRIED - 1} on {address} are all taken: give one.")
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,92 @@
+"""Finding the sweeps of a folder and reading one of them, whole, for whoever shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..experiments.compare import Comparison, compare
+from ..experiments.grid import Cell, default_cell
+from ..experiments.recommend import Recommendation, recommend
+from ..experiments.sweep import CellResult, Sweep, open_sweep
+from ..scheduler.errors import BatchTwinError
+from .errors import DashboardError
+
+
+@dataclass(frozen=True)
+class Results:
+    """A sweep and what follows from it. ``comparison`` is None if nothing is measured, ``recommendation`` if nothing
+    can work; ``problems`` says in one sentence each what could not be read or concluded."""
+
+    sweep: Sweep
+    cells: tuple[CellResult, ...]
+    comparison: Comparison | None
+    recommendation: Recommendation | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def by_cell(self) -> dict[Cell, CellResult]:
+        return {result.cell: result for result in self.cells}
+
+    @property
+    def num_missing(self) -> int:
+        """Cells of the grid that are not predicted yet."""
+        return len(self.sweep.spec.cells) - len(self.cells)
+
+    def default(self, policy: str) -> CellResult | None:
+        """vLLM's default cell with ``policy``, if it was predicted."""
+        return self.by_cell.get(default_cell(self.sweep.spec.scenario)._replace(policy=policy))
+
+
+def find_sweeps(root: Path) -> dict[str, Path]:
+    """The sweeps in ``root`` by name (its path in ``root``), sorted; ``root`` may be one itself."""
+    if (root / "sweep.json").is_file():
+        return {root.resolve().name: root}
+    found = sorted(path.parent for pattern in ("*/sweep.json", "*/*/sweep.json") for path in root.glob(pattern))
+    return {folder.relative_to(root).as_posix(): folder for folder in found}
+
+
+def read_results(sweep: Sweep | Path) -> Results:
+    """Read a sweep with whatever is measured of it. Raises ``BatchTwinError`` if the predictions cannot be read."""
+    try:
+        opened = sweep if isinstance(sweep, Sweep) else open_sweep(sweep)
+        cells = tuple(opened.predicted())
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise _broken(sweep, error) from error
+    problems: list[str] = []
+    return Results(opened, cells, _compare(opened, problems), _recommend(opened, cells, problems), tuple(problems))
+
+
+def stamp(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Changes whenever a result is added to ``folder`` or replaced."""
+    files = [folder / "sweep.json", folder / "profile.json"]
+    files += [*folder.glob("cells/*/predicted.json"), *folder.glob("cells/*/measured-*/run.json")]
+    return tuple(sorted((path.as_posix(), path.stat().st_mtime_ns) for path in files if path.exists()))
+
+
+def _compare(sweep: Sweep, problems: list[str]) -> Comparison | None:
+    try:
+        return compare(sweep) if sweep.measured_cells() else None
+    except BatchTwinError as error:
+        problems.append(f"The measurements cannot be shown: {error}")
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        problems.append(f"The measurements cannot be shown: {_broken(sweep, error)}")
+    return None
+
+
+def _recommend(sweep: Sweep, cells: tuple[CellResult, ...], problems: list[str]) -> Recommendation | None:
+    if not cells:
+        return None
+    try:
+        return recommend(sweep)
+    except BatchTwinError as error:
+        problems.append(str(error))
+    return None
+
+
+def _broken(sweep: Sweep | Path, error: Exception) -> DashboardError:
+    folder = sweep.folder if isinstance(sweep, Sweep) else sweep
+    return DashboardError(
+        f"A result in {folder} is broken ({type(error).__name__}: {error}): delete its cell's folder and run the sweep "
+        f"again."
+    )

@@ -1,0 +1,131 @@
+"""Calibrating a device: designed batches on the real executor, a fit, and its error, in one profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ..executor import DeviceBackend, calibration_batches, measure_batches
+from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_threads
+from ..sim.cost.features import Features, FloatArray, features_of, stack
+from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
+from ..sim.cost.models import HostTerm
+from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, Profile, roofline_of
+from .measure import Device
+from .scenario import Scenario, TraceSpec
+from .world import run_scenario
+
+HOST_SHARE = 0.1
+"""Share of the time given to a short real replay, which measures what scheduling takes."""
+HOST_REQUESTS = 48
+
+
+def calibrate(
+    model: str = "tiny-llama",
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    threads: int | None = None,
+    minutes: float = 2.0,
+    max_num_seqs: int = 128,
+    max_num_batched_tokens: int = 2048,
+    max_model_len: int = 2048,
+    block_size: int = 16,
+    num_gpu_blocks: int = 4096,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Profile:
+    """Measure this device for about ``minutes`` and fit an iteration's time. The limits are those of the batches that
+    will be predicted: a law is only as good as the region it was measured in.
+    """
+    opened = Device(model, dtype=dtype, device=device, threads=threads, seed=seed)
+    began = time.perf_counter()
+    engine = opened.engine(num_gpu_blocks, block_size, seed)
+    batches = calibration_batches(
+        max_num_seqs,
+        max_num_batched_tokens,
+        min(max_model_len, opened.facts.max_model_len),
+        block_size=block_size,
+        num_gpu_blocks=num_gpu_blocks,
+        seed=seed,
+    )
+    measured = measure_batches(engine, batches, minutes=minutes * (1 - HOST_SHARE), seed=seed, progress=progress)
+    features = stack([features_of(row.batch) for row in measured])
+    repeats = [np.array(row.times_s) for row in measured]
+    host = _measure_host(opened, block_size, num_gpu_blocks)
+    facts = DeviceFacts(
+        type=device,
+        name=device_name(device),
+        threads=num_threads(),
+        memory_bytes_per_s=memory_bytes_per_s(device),
+        flops_per_s=flops_per_s(device, opened.facts.dtype),
+    )
+    return _profile(opened, facts, block_size, features, repeats, host, time.perf_counter() - began)
+
+
+def _profile(
+    opened: Device,
+    device: DeviceFacts,
+    block_size: int,
+    features: Features,
+    repeats: Sequence[FloatArray],
+    host: HostTerm,
+    seconds: float,
+) -> Profile:
+    medians_s = np.array([np.median(times) for times in repeats])
+    roofline = roofline_of(opened.facts, device)
+    affine = fit_roofline(roofline, features, medians_s)
+    return Profile(
+        model=opened.facts,
+        device=device,
+        block_size=block_size,
+        attention_backend="triton" if device.type == "cuda" else "numba",
+        law=Law(**_coefficients(fit(features, medians_s))),
+        host_fixed_s=host.fixed_s,
+        host_per_seq_s=host.per_seq_s,
+        constant_s=fit_constant(features, medians_s).seconds,
+        roofline_alpha=affine.alpha,
+        roofline_beta_s=affine.launch_s,
+        fit=FitFacts(
+            num_batches=len(medians_s),
+            num_rounds=len(repeats[0]),
+            seconds_measured=round(seconds, 1),
+            held_out=ErrorFacts(**asdict(held_out_error(features, medians_s))),
+            nulls={
+                name: ErrorFacts(**asdict(error)) for name, error in null_errors(features, medians_s, roofline).items()
+            },
+            repeat_noise_percent=100.0 * float(np.median([_relative_iqr(times) for times in repeats])),
+        ),
+        provenance=opened.describe(),
+    )
+
+
+def _coefficients(law: Any) -> dict[str, Any]:
+    return {name: getattr(law, name) for name in Law.model_fields}
+
+
+def _relative_iqr(times_s: FloatArray) -> float:
+    low, high = np.percentile(times_s, (25, 75))
+    return float((high - low) / np.median(times_s))
+
+
+def _measure_host(opened: Device, block_size: int, num_gpu_blocks: int) -> HostTerm:
+    """A short real replay, everything at once, so that many sizes of the running set occur."""
+    scenario = Scenario(
+        trace=TraceSpec(
+            num_requests=HOST_REQUESTS, prompt_scale=0.05, output_scale=0.1, max_output_tokens=64, offline=True
+        ),
+        model=opened.facts.name,
+        max_num_seqs=HOST_REQUESTS,
+        max_num_batched_tokens=256,
+        max_model_len=opened.facts.max_model_len,
+        block_size=block_size,
+        num_gpu_blocks=num_gpu_blocks,
+    )
+    backend = DeviceBackend(opened.engine(num_gpu_blocks, block_size))
+    records = run_scenario(scenario, num_gpu_blocks, backend, host_clock=time.perf_counter)
+    return fit_host(records.iterations["num_seqs"].astype(np.float64), records.iterations["host_s"])

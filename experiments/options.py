@@ -1,0 +1,111 @@
+"""From the words of a command line to a scenario."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from ..sim.cost.profile import load_profile
+from .errors import ExperimentError
+from .scenario import Scenario, make_scenario
+
+_TRACE_FIELDS = {
+    "trace": "source",
+    "requests": "num_requests",
+    "rate_scale": "rate_scale",
+    "prompt_scale": "prompt_scale",
+    "output_scale": "output_scale",
+    "max_prompt_tokens": "max_prompt_tokens",
+    "max_output_tokens": "max_output_tokens",
+    "offline": "offline",
+    "seed": "seed",
+}
+_SAME_NAME = (
+    "dtype",
+    "device",
+    "threads",
+    "policy",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "num_gpu_blocks",
+    "kv_memory_bytes",
+    "seed",
+)
+
+
+def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
+    """A scenario from a command's options by name; a model that is not given is the profile's, which also says the
+    dtype, device and block size. Raises ``ExperimentError``.
+    """
+    fields: dict[str, Any] = {name: options[name] for name in _SAME_NAME if name in options}
+    fields["trace"] = {field: options[name] for name, field in _TRACE_FIELDS.items()}
+    fields["num_clients"] = options["clients"]
+    fields["slo"] = parse_slo(options["slo"] or ())
+    profile = load_profile(options["profile"]) if options["profile"] is not None else None
+    if options["model"] is not None:
+        fields["model"] = options["model"]
+    elif profile is not None:
+        fields |= {"model": profile.model.name, "dtype": profile.model.dtype, "device": profile.device.type}
+    if profile is not None:
+        fields["block_size"] = profile.block_size
+        if options["threads"] is None and profile.device.type == "cpu":
+            fields["threads"] = profile.device.threads
+    return make_scenario(**_merge(fields, _parse_sets(options["fields"] or ())))
+
+
+def parse_slo(words: Sequence[str]) -> dict[str, float]:
+    """``ttft_ms=500`` and so on, as a mapping."""
+    limits = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        try:
+            limits[name] = float(value)
+        except ValueError as error:
+            raise ExperimentError(f"--slo {word}: give a name and a limit in ms, such as ttft_ms=500.") from error
+    return limits
+
+
+def parse_list(option: str, text: str) -> list[int]:
+    """``8,16,32`` as numbers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ExperimentError(f"{option} {text}: give whole numbers separated by commas, such as 8,16,32.") from error
+
+
+def parse_measure(text: str | None) -> int | Literal["all"] | None:
+    """A number of cells, ``all``, or nothing."""
+    if text is None:
+        return None
+    if text == "all":
+        return "all"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ExperimentError(f"--measure {text}: give a number of cells, or all.") from error
+
+
+def _parse_sets(words: Sequence[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ExperimentError(f"--set {word}: give field=value, such as enable_chunked_prefill=false.")
+        try:
+            fields[name] = json.loads(value)
+        except ValueError:
+            fields[name] = value
+    return fields
+
+
+def _merge(fields: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """``trace.start=100`` goes into the trace."""
+    for name, value in more.items():
+        where, dot, rest = name.partition(".")
+        if dot and where == "trace":
+            fields["trace"][rest] = value
+        else:
+            fields[name] = value
+    return fields

@@ -1,0 +1,255 @@
+"""Results as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..scheduler.batch import Bound
+from ..scheduler.policies import POLICIES
+from ..sim.cost.profile import Profile
+from .grid import Cell
+from .run import Run
+from .sweep import Sweep
+
+ROWS = (
+    ("Output throughput", "output_throughput", "tokens/s", 1),
+    ("Request throughput", "request_throughput", "requests/s", 2),
+    ("Goodput", "request_goodput", "requests/s", 2),
+    ("TTFT mean", "mean_ttft_ms", "ms", 1),
+    ("TTFT P99", "p99_ttft_ms", "ms", 1),
+    ("TPOT mean", "mean_tpot_ms", "ms", 2),
+    ("ITL P99", "p99_itl_ms", "ms", 2),
+    ("E2E mean", "mean_e2el_ms", "ms", 1),
+    ("Queue time mean", "mean_queue_ms", "ms", 1),
+    ("Client's gate mean", "mean_gate_ms", "ms", 1),
+    ("Load ρ", "load_rho", "", 2),
+    ("Iterations", "num_iterations", "", 0),
+    ("Iteration mean", "mean_iteration_ms", "ms", 2),
+    ("Running mean", "mean_running", "requests", 1),
+    ("Waiting peak", "peak_waiting", "requests", 0),
+    ("KV usage peak", "peak_kv_usage", "of the pool", 2),
+    ("Preemptions", "num_preemptions", "", 0),
+    ("Recomputed tokens", "recomputed_tokens", "", 0),
+    ("Padded tokens", "padded_tokens", "", 0),
+)
+LABELS = {metric: f"{label} ({unit})" if unit else label for label, metric, unit, _ in ROWS}
+
+
+@contextmanager
+def calibration_progress() -> Iterator[Callable[[float], None]]:
+    """A bar over the share of the time used."""
+    columns = (SpinnerColumn(), TextColumn("Measuring iterations"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("calibrate", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+@contextmanager
+def sweep_progress(folder: Path) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar a phase, with the time left; an interruption says how to go on."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    tasks: dict[str, int] = {}
+    try:
+        with Progress(*columns, console=console) as bar:
+
+            def update(what: str, done: int, total: int) -> None:
+                phase = what.split(maxsplit=1)[0]
+                if phase not in tasks:
+                    tasks[phase] = bar.add_task(what, total=total)
+                bar.update(tasks[phase], description=what.capitalize(), completed=done)  # type: ignore[arg-type]
+
+            yield update
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. Finished cells are kept in {folder}; the same command goes on from there.")
+        raise SystemExit(130) from None
+
+
+def print_profile(profile: Profile, path: Path) -> None:
+    """A calibration's card."""
+    fit = profile.fit
+    table = _table("", "Median", "P90", "Worst", "Bias", title="Error of predicted iteration times, held out (%)")
+    for name, error in {"fitted law": fit.held_out, **fit.nulls}.items():
+        values = (error.median_percent, error.p90_percent, error.worst_percent, error.bias_percent)
+        table.add_row(name.replace("_", " "), *(f"{value:,.1f}" for value in values))
+    law = profile.cost_model
+    console = Console()
+    console.print(
+        f"[bold]{profile.model.name}[/] ({profile.model.dtype}) on {profile.device.name}, {profile.device.type}, "
+        f"{profile.device.threads} threads: {fit.num_batches} batches, {fit.num_rounds} rounds, "
+        f"{fit.seconds_measured:.0f} s; repeat noise {fit.repeat_noise_percent:.1f} %"
+    )
+    console.print(table)
+    console.print(
+        f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
+        f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
+    )
+    console.print(f"Wrote {path} (hash {profile.hash()})")
+
+
+def print_run(run: Run, path: Path | None) -> None:
+    """A replay's metrics."""
+    scenario, metrics = run.scenario, run.metrics
+    table = _table("Metric", "Value", "Unit", title=_title(run))
+    for label, name, unit, digits in ROWS:
+        if name in metrics and (metrics[name] or name not in ("padded_tokens", "mean_gate_ms")):
+            table.add_row(label, number(metrics[name], digits), unit)
+    console = Console()
+    console.print(table)
+    shares = {bound: metrics[f"bound_{bound.name.lower()}_share"] for bound in Bound}
+    named = ", ".join(f"{bound.name.lower()} {share:.0%}" for bound, share in shares.items())
+    console.print(
+        f"Active bound, share of busy time: {named}. KV pool: {run.num_gpu_blocks} blocks of {scenario.block_size}."
+    )
+    if path is not None:
+        console.print(f"Wrote {path}")
+
+
+def print_sweep(sweep: Sweep) -> None:
+    """Where to go from a finished sweep, and its answer."""
+    from .recommend import recommend
+
+    console = Console()
+    results = sweep.predicted()
+    infeasible = [result for result in results if result.status == "infeasible"]
+    measured = {cell: sweep.measured_metrics(cell) for cell in sweep.measured_cells()}
+    objective = sweep.spec.objective
+    for policy in sweep.spec.policies:
+        console.print(_grid_table(sweep, policy, measured))
+    for result in infeasible[:3]:
+        console.print(f"[dim]{result.cell.key}: {result.reason}[/]")
+    if len(infeasible) > 3:
+        console.print(f"[dim](and {len(infeasible) - 3} more infeasible cells)[/]")
+    console.print(recommend(sweep).sentence)
+    console.print(f"[dim]{LABELS.get(objective, objective)}, predicted (measured). Results in {sweep.folder}[/]")
+
+
+def print_comparison(comparison: object) -> None:
+    """Errors beside noise and nulls, regret, and the split of the error."""
+    from .compare import Comparison
+
+    assert isinstance(comparison, Comparison)
+    console = Console()
+    summary = comparison.summary
+    heads = ("Metric", "Median", "Worst", "Bias", "Repeat noise", "Constant", "Roofline·α+β")
+    columns = ["median_error_percent", "worst_error_percent", "bias_percent", "repeat_noise_percent", "constant_median_percent", "roofline_affine_median_percent"]
+    table = _table(*heads, title=f"Error of the prediction over {int(summary['num_cells'].max())} measured cells (%)")
+    for row in summary.to_dict("records"):
+        if row["metric"] not in ("peak_waiting", "num_preemptions"):
+            name = str(row["metric"])
+            table.add_row(LABELS.get(name, name), *(number(row[column], 1) for column in columns))
+    console.print(table)
+    console.print(_split_table(comparison))
+    regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
+    objective = LABELS.get(comparison.objective, comparison.objective)
+    console.print(f"Regret in {objective}, by who chooses: {regret}.")
+    console.print(f"Rank correlation of predicted and measured: {number(comparison.rank_correlation, 3)}.")
+
+
+def print_recommendation(recommendation: object) -> None:
+    """The sentence, the figures behind it, and the command to copy."""
+    from .recommend import Recommendation
+
+    assert isinstance(recommendation, Recommendation)
+    table = _table("Predicted", "Value", "Unit")
+    for label, name, unit, digits in ROWS[:9]:
+        if name in recommendation.metrics:
+            table.add_row(label, number(recommendation.metrics[name], digits), unit)
+    Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
+
+
+def print_policies() -> None:
+    """The registered policies with the first paragraph of their docstrings."""
+    table = _table("Policy", "What it does", "Oracle")
+    for name, policy in POLICIES.items():
+        about = (policy.__doc__ or "").split("\n\n")[0]
+        table.add_row(name, " ".join(about.split()), "yes" if policy.is_oracle else "")
+    Console().print(table)
+
+
+def print_demo(sweep: Sweep, report: Path) -> None:
+    """The demo's ending: the grid, the comparison, where the report is."""
+    from .compare import compare
+
+    print_sweep(sweep)
+    print_comparison(compare(sweep))
+    Console().print(f"[bold]Report:[/] {report}")
+
+
+def number(value: float, digits: int) -> str:
+    """A number for reading."""
+    return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def _title(run: Run) -> str:
+    scenario = run.scenario
+    return (
+        f"{run.kind.capitalize()}: {scenario.model}, {scenario.policy}, max_num_seqs {scenario.max_num_seqs}, "
+        f"max_num_batched_tokens {scenario.max_num_batched_tokens}, {run.metrics['completed']:,} requests"
+    )
+
+
+def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, float]]]) -> Table:
+    """One row a ``max_num_seqs``, one column a ``max_num_batched_tokens``."""
+    results = {result.cell: result for result in sweep.predicted()}
+    cells = [cell for cell in results if cell.policy == policy]
+    budgets = sorted({cell.max_num_batched_tokens for cell in cells})
+    objective = sweep.spec.objective
+    table = _table(
+        "seqs \\ tokens", *(f"{budget:,}" for budget in budgets), title=f"{policy}: {LABELS.get(objective, objective)}"
+    )
+    for seqs in sorted({cell.max_num_seqs for cell in cells}):
+        row = []
+        for budget in budgets:
+            result = results.get(cell := Cell(policy, seqs, budget))
+            if result is None or result.status == "infeasible":
+                row.append("" if result is None else "infeasible")
+                continue
+            text = number(result.metrics[objective], 1)
+            if runs := measured.get(cell):
+                values = sorted(run[objective] for run in runs)
+                text += f" ({number(values[len(values) // 2], 1)})"
+            row.append(text)
+        table.add_row(f"{seqs:,}", *row)
+    return table
+
+
+def _split_table(comparison: object) -> Table:
+    from .compare import Comparison
+
+    assert isinstance(comparison, Comparison)
+    table = _table(
+        "Metric", "Rest", "Cost", "Schedule", title="Where measured − predicted comes from (mean, % of measured)"
+    )
+    for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms"):
+        rows = comparison.split[comparison.split["metric"] == name]
+        shares = [100.0 * (rows[part] / rows["measured"]).mean() for part in ("rest", "cost", "schedule")]
+        table.add_row(LABELS[name], *(f"{share:+.1f}" for share in shares))
+    return table
+
+
+def _slope_us(profile: Profile) -> float:
+    law = profile.cost_model
+    slope = law.token_slopes_s[min(2, len(law.token_slopes_s) - 1)]
+    return (slope + law.per_decode_s + law.per_sample_s) * 1e6
+
+
+def _table(*heads: str, title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    table.add_column(heads[0])
+    for head in heads[1:]:
+        table.add_column(head, justify="left" if head in ("Unit", "What it does", "Oracle") else "right")
+    return table
