@@ -3,6 +3,7 @@
 import streamlit as st
 
 from batchtwin.dashboard.page import main
+from batchtwin.dashboard.theme import ICON
 
-st.set_page_config(page_title="BatchTwin", page_icon=":material/stacked_bar_chart:", layout="wide")
+st.set_page_config(page_title="BatchTwin", page_icon=ICON, layout="wide")
 main()

@@ -128,13 +128,14 @@ def compared(results: Results, metric: str) -> dict[Cell, dict[str, Any]]:
     if results.comparison is None:
         return {}
     rows = results.comparison.cells
-    found = rows[rows["metric"] == metric].to_dict("records")
+    found: list[dict[str, Any]] = rows[rows["metric"] == metric].to_dict("records")  # type: ignore[assignment]
     return {Cell(row["policy"], row["max_num_seqs"], row["max_num_batched_tokens"]): row for row in found}
 
 
 def parity_data(results: Results, metric: str) -> pd.DataFrame:
     """One row a measured cell: the knobs, ``measured``, ``predicted``, ``error_percent``, half the range of the
-    repeats (``noise``, in the metric's unit; NaN for a single one) and what each null baseline predicted."""
+    repeats (``noise``, in the metric's unit; NaN for a single one) and what each null baseline predicted.
+    """
     rows = []
     for cell, row in compared(results, metric).items():
         nulls = {null: row["measured"] * (1 + row.get(f"{null}_error_percent", np.nan) / 100) for null in NULLS}
@@ -154,7 +155,8 @@ def parity_data(results: Results, metric: str) -> pd.DataFrame:
 
 def table(results: Results) -> pd.DataFrame:
     """All there is, one row a cell: the knobs, ``status`` and ``reason``, ``num_gpu_blocks``, ``bound``, every
-    predicted metric, and where measured ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``."""
+    predicted metric, and where measured ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``.
+    """
     rows: list[dict[str, Any]] = [_predicted_row(result) for result in results.cells]
     of = {result.cell: row for result, row in zip(results.cells, rows, strict=True)}
     for metric in metric_names(results):

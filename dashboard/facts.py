@@ -23,7 +23,7 @@ def facts(results: Results) -> list[Fact]:
     """Model, device, trace, load, KV pool, scheduler, SLOs, vLLM's default and the profile with its errors."""
     scenario, profile = results.sweep.spec.scenario, results.sweep.profile
     found = [
-        Fact("Model", f"{scenario.model} · {scenario.dtype} · {number(profile.model.num_parameters / 1e6)} M parameters"),
+        Fact("Model", _model(profile)),
         Fact("Device", _device(profile)),
         Fact("Requests", trace_text(scenario.trace)),
         Fact("Arrivals", _arrivals(scenario)),
@@ -35,8 +35,7 @@ def facts(results: Results) -> list[Fact]:
         Fact("Error of the fit", _fit(profile)),
     ]
     if scenario.slo:
-        limits = ", ".join(f"P99 {name.removesuffix('_ms').upper()} ≤ {limit:g} ms" for name, limit in scenario.slo.items())
-        found.insert(4, Fact("SLOs", limits))
+        found.insert(4, Fact("SLOs", slo_text(scenario)))
     return found
 
 
@@ -51,6 +50,11 @@ def versions(results: Results) -> list[Fact]:
     ]
 
 
+def slo_text(scenario: Scenario) -> str:
+    """The limits that a recommendation has to meet."""
+    return ", ".join(f"P99 {name.removesuffix('_ms').upper()} ≤ {limit:g} ms" for name, limit in scenario.slo.items())
+
+
 def trace_text(trace: TraceSpec) -> str:
     """The trace and what was done to it."""
     parts = [trace.source]
@@ -61,6 +65,11 @@ def trace_text(trace: TraceSpec) -> str:
     if (trace.prompt_scale, trace.output_scale) != (1, 1):
         parts.append(f"lengths × {trace.prompt_scale:g} / {trace.output_scale:g}")
     return " · ".join(parts)
+
+
+def _model(profile: Profile) -> str:
+    model = profile.model
+    return f"{model.name} · {model.dtype} · {number(model.num_parameters / 1e6)} M parameters"
 
 
 def _device(profile: Profile) -> str:
@@ -111,6 +120,6 @@ def _default(scenario: Scenario) -> str:
 def _fit(profile: Profile) -> str:
     held_out = profile.fit.held_out
     return (
-        f"held out {percent(held_out.median_percent)} median, {percent(held_out.worst_percent)} worst; the device repeats "
-        f"itself within {percent(profile.fit.repeat_noise_percent)}"
+        f"held out {percent(held_out.median_percent)} median, {percent(held_out.worst_percent)} worst; the device "
+        f"repeats itself within {percent(profile.fit.repeat_noise_percent)}"
     )

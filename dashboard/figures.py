@@ -1,5 +1,6 @@
 """What every figure has in common, and the parity plot. Figures are built from data alone and set no text colour, so
-that the page they stand on, light or dark, decides it."""
+that the page they stand on, light or dark, decides it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _TEMPLATE = go.layout.Template(
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
-        "title": {"x": 0, "xanchor": "left", "xref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14}, "font": {"size": 14}},
+        "title": {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14}, "font": {"size": 14}},
     }
 )
 
@@ -42,7 +43,7 @@ def new_figure(title: str, height_px: int) -> go.Figure:
 def title(head: str, detail: str, color: str | None = None) -> str:
     """A bold head (with a dot of its colour) over what is shown and in which unit."""
     dot = f"<span style='color:{color}'>●</span> " if color else ""
-    return f"{dot}<b>{head}</b><br><span style='font-size:12px'>{detail}</span>"
+    return f"{dot}<b>{head}</b><br><span style='font-size:12px;font-weight:400'>{detail}</span>"
 
 
 def parity(data: pd.DataFrame, metric: str, *, height_px: int = 380) -> go.Figure:
@@ -116,14 +117,15 @@ def _bands(low: float, high: float) -> Iterator[go.Scatter]:
 
 def _points(data: pd.DataFrame, metric: str) -> go.Scatter:
     scale = label(metric).scale
+    records: list[dict[str, object]] = data.to_dict("records")  # type: ignore[assignment]
     return go.Scatter(
         x=data["measured"] * scale,
         y=data["predicted"] * scale,
-        error_x={"type": "data", "array": data["noise"].fillna(0) * scale, "color": MEASURED, "thickness": 1.2, "width": 0},
+        error_x={"array": data["noise"].fillna(0) * scale, "color": MEASURED, "thickness": 1.2, "width": 0},
         mode="markers",
         marker={"color": PREDICTED, "size": 9, "line": {"color": "white", "width": 1}},
         name="BatchTwin",
-        customdata=[_hover(row, metric) for row in data.to_dict("records")],
+        customdata=[_hover(row, metric) for row in records],
         hovertemplate="%{customdata}<extra></extra>",
     )
 

@@ -1,5 +1,6 @@
 """The three heatmaps over both knobs: predicted, measured, error. The knobs' values stand at equal distances, as they
-do when they are powers of two."""
+do when they are powers of two.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _HATCHES = 4
 
 def heatmap(data: HeatmapData, what: What, *, height_px: int = 350) -> go.Figure:
     """One of the three. Both of the values share their colours; infeasible cells are hatched, and the recommendation,
-    vLLM's default and preemption are marked."""
+    vLLM's default and preemption are marked.
+    """
     figure = new_figure(_title(data, what), height_px)
     figure.add_trace(_tiles(data))
     figure.add_trace(_errors(data) if what == "error" else _values(data, what))

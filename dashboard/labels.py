@@ -16,10 +16,16 @@ class Label:
     """None where neither direction is better."""
     scale: float = 1.0
     """What the stored value is multiplied with to be in ``unit``."""
+    short: str = ""
+    """The name with its unit, where room is scarce."""
 
     @property
     def with_unit(self) -> str:
         return f"{self.text} ({self.unit})" if self.unit else self.text
+
+    @property
+    def brief(self) -> str:
+        return self.short or (f"{self.text}, {self.unit}" if self.unit else self.text)
 
 
 _TIMES = {
@@ -39,11 +45,11 @@ _STATISTICS = {
     "p99": "P99",
 }
 LABELS: dict[str, Label] = {
-    "output_throughput": Label("Output throughput", "tokens/s", False),
+    "output_throughput": Label("Output throughput", "tokens/s", False, short="Output tokens/s"),
     "steady_output_throughput": Label("Output throughput in steady state", "tokens/s", False),
     "total_token_throughput": Label("Total throughput", "tokens/s", False),
-    "request_throughput": Label("Request throughput", "requests/s", False),
-    "request_goodput": Label("Goodput within the SLOs", "requests/s", False),
+    "request_throughput": Label("Request throughput", "requests/s", False, short="Requests/s"),
+    "request_goodput": Label("Goodput within the SLOs", "requests/s", False, short="Good requests/s"),
     "duration": Label("Duration", "s", True),
     "num_requests": Label("Requests", "requests"),
     "completed": Label("Completed", "requests"),
@@ -52,7 +58,7 @@ LABELS: dict[str, Label] = {
     "load_rho": Label("Load ρ"),
     "warmup_cut_s": Label("Warm-up left out", "s"),
     "num_iterations": Label("Iterations", "iterations"),
-    "num_preemptions": Label("Preemptions", "preemptions", True),
+    "num_preemptions": Label("Preemptions", "", True),
     "recomputed_tokens": Label("Recomputed tokens", "tokens", True),
     "cached_tokens": Label("Prefix-cache hits", "tokens", False),
     "padded_tokens": Label("Padded tokens", "tokens", True),
@@ -80,7 +86,8 @@ CHOOSERS = {
     "vllm_default": "vLLM's default",
 }
 """Who chooses a cell: the prediction, the null baselines, chance, vLLM."""
-NULLS = ("constant", "roofline_affine")
+NULLS = {"constant": "Constant", "roofline_affine": "Roofline"}
+"""The null baselines, in one word each: every step takes as long, or what a scaled and shifted roofline says."""
 
 
 def label(name: str) -> Label:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,12 +21,11 @@ _PORTS_TRIED = 100
 APP = Path(__file__).with_name("app.py")
 
 
-def launch(
-    results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True
-) -> None:
+def launch(results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True) -> None:
     """Serve the page until it is interrupted. Raises ``DashboardError`` if it cannot start."""
     chosen = free_port(address) if port is None else port
     server = start(results, chosen, address=address, open_browser=open_browser)
+    _let_termination_unwind()
     print(f"BatchTwin shows {results} on http://{address}:{chosen} (stop with Ctrl+C).", flush=True)
     try:
         code = server.wait()
@@ -40,7 +41,8 @@ def start(
     results: Path, port: int, *, address: str = "localhost", open_browser: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start serving and return at once. Raises ``DashboardError`` if a library is missing, ``results`` is no folder
-    or the port is taken."""
+    or the port is taken.
+    """
     missing = [name for name in ("streamlit", "plotly") if find_spec(name) is None]
     if missing:
         raise DashboardError(f"The dashboard needs {' and '.join(missing)}: pip install 'batchtwin[dashboard]'.")
@@ -53,8 +55,10 @@ def start(
         "server.address": address,
         "server.headless": str(not open_browser).lower(),
     }
-    command = [sys.executable, "-m", "streamlit", "run", str(APP), *(f"--{name}={value}" for name, value in flags.items())]
-    return subprocess.Popen(command, env={**os.environ, RESULTS_VARIABLE: str(results.resolve())}, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "streamlit", "run", str(APP)]
+    command += [f"--{name}={value}" for name, value in flags.items()]
+    environment = {**os.environ, RESULTS_VARIABLE: str(results.resolve())}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
@@ -65,6 +69,12 @@ def stop(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
+
+
+def _let_termination_unwind() -> None:
+    """A launcher that is terminated takes its server with it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def free_port(address: str = "localhost") -> int:

@@ -16,7 +16,8 @@ from .errors import DashboardError
 @dataclass(frozen=True)
 class Results:
     """A sweep and what follows from it. ``comparison`` is None if nothing is measured, ``recommendation`` if nothing
-    can work; ``problems`` says in one sentence each what could not be read or concluded."""
+    can work; ``problems`` says in one sentence each what could not be read or concluded.
+    """
 
     sweep: Sweep
     cells: tuple[CellResult, ...]
@@ -34,7 +35,7 @@ class Results:
         return len(self.sweep.spec.cells) - len(self.cells)
 
     def default(self, policy: str) -> CellResult | None:
-        """vLLM's default cell with ``policy``, if it was predicted."""
+        """The cell that vLLM takes by default, with ``policy``; None if it is not predicted."""
         return self.by_cell.get(default_cell(self.sweep.spec.scenario)._replace(policy=policy))
 
 

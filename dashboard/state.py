@@ -10,7 +10,7 @@ import streamlit as st
 def from_address(key: str, options: Sequence[str], default: str) -> str:
     """What the address says of ``key``, if it is one of ``options``; otherwise the default."""
     found = st.query_params.get(key)
-    return found if found in options else default
+    return found if found is not None and found in options else default
 
 
 def follow(key: str, options: Sequence[str], default: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .colors import PREDICTED
+from .colors import MARK_FILL, MEASURED, PREDICTED
 
 _BOTH = {
     "baseFontSize": "15",
@@ -23,6 +23,13 @@ SERVER = {
     "server.showEmailPrompt": "false",
 }
 """A program for users, not for whoever writes it: no watching of sources, no deploy button, no questions."""
+
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64" viewBox="0 0 64 64">'
+    f'<rect x="4" y="4" width="38" height="38" rx="8" fill="{PREDICTED}"/>'
+    f'<rect x="22" y="22" width="38" height="38" rx="8" fill="{MEASURED}" stroke="{MARK_FILL}" stroke-width="3"/></svg>'
+)
+"""The twins: a square of the colour of predictions under one of the colour of measurements."""
 
 
 def options() -> dict[str, str]:
