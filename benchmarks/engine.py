@@ -3,15 +3,14 @@
     python benchmarks/engine.py [--rounds 5] [--threads 1] [--out FILE]
 
 Setup first, then a table, one line of JSON last. Part (a) holds both to 8 resident sequences; part (b) gives each its
-best setting of those swept once before. Hugging Face runs ``generate`` on left-padded batches (in order of arrival, or
-sorted by output length, which a server could not know) and, at its best setting, its own continuous batching. The
-model is a Llama of hidden size 256 with random float32 weights, the same on both sides.
+best setting of those swept once before. Hugging Face runs ``generate`` on left-padded batches, in order of arrival or
+sorted by output length (which a server could not know). The model is a Llama of hidden size 256 with random float32
+weights, the same on both sides; the tokens of both are compared first, and a run that differs is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import json
 import logging
@@ -22,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from batchtwin.executor import PRESETS, Engine, load_model
 from batchtwin.executor.models import LoadedModel
+from batchtwin.executor.tokens import TokenStore
 from batchtwin.kernels.cpu_attention import set_threads
 from batchtwin.scheduler.config import SchedulerConfig
 from batchtwin.scheduler.request import Request
@@ -49,6 +50,7 @@ EXECUTOR_SETTINGS = ((8, 256), (16, 256), (32, 256), (64, 256), (64, 512), (64, 
 TARGET_RATIO = 2.0
 
 Outputs = dict[str, list[int]]
+Run = Callable[[], Outputs]
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,6 @@ def make_workload(vocab_size: int, seed: int) -> Workload:
     rng = np.random.default_rng(seed)
     prompt_lens = rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1], NUM_REQUESTS, endpoint=True).tolist()
     output_lens = rng.integers(OUTPUT_TOKENS[0], OUTPUT_TOKENS[1], NUM_REQUESTS, endpoint=True).tolist()
-    from batchtwin.executor.tokens import TokenStore
-
     store = TokenStore(vocab_size, seed)
     prompts = {f"r{i}": store.ids(Request(f"r{i}", n, 1), 0, n).tolist() for i, n in enumerate(prompt_lens)}
     return Workload(prompts, dict(zip(prompts, output_lens, strict=True)))
@@ -119,20 +119,15 @@ def run_generate(model: PreTrainedModel, work: Workload, batch_size: int, *, by_
     return outputs
 
 
-def timed(run: Callable[[], Outputs]) -> tuple[float, Outputs]:
-    gc.collect()
-    began = time.perf_counter()
-    outputs = run()
-    return time.perf_counter() - began, outputs
-
-
-def in_turn(runs: dict[str, Callable[[], Outputs]], rounds: int, work: Workload) -> dict[str, list[float]]:
+def in_turn(runs: dict[str, Run], rounds: int, work: Workload) -> dict[str, list[float]]:
     """Output tokens/s of every run in every round, A B A B …"""
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for i in range(rounds):
         for name, run in runs.items():
-            seconds, _ = timed(run)
-            rates[name].append(work.num_output_tokens / seconds)
+            gc.collect()
+            began = time.perf_counter()
+            run()
+            rates[name].append(work.num_output_tokens / (time.perf_counter() - began))
             print(f"  round {i + 1}/{rounds}  {name:<44}{rates[name][-1]:>9.0f}", file=sys.stderr)
     return rates
 
@@ -170,12 +165,12 @@ def setup(loaded: LoadedModel, work: Workload, threads: int, rounds: int, seed: 
         "python": platform.python_version(),
         "processor": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "executor_swept": [f"max_num_seqs {m}, max_num_batched_tokens {b}" for m, b in EXECUTOR_SETTINGS],
-        "generate_swept": [f"batches of {b}, {o}" for b in GENERATE_BATCHES for o in ("by arrival", "by output length")],
+        "generate_swept": [f"batches of {b}, by arrival and by output length" for b in GENERATE_BATCHES],
     }
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -183,44 +178,57 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def executor_runs(loaded: LoadedModel, work: Workload, seed: int) -> dict[str, Run]:
+    return {
+        f"executor, {seqs} sequences, budget {budget}": partial(run_executor, loaded, work, seqs, budget, seed)
+        for seqs, budget in EXECUTOR_SETTINGS
+    }
+
+
+def generate_runs(loaded: LoadedModel, work: Workload) -> dict[str, Run]:
+    """On a plain copy of the model with transformers' own attention."""
+    peer = AutoModelForCausalLM.from_config(PRESETS["tiny-llama"](), attn_implementation="sdpa").eval()
+    peer.load_state_dict(loaded.model.state_dict())
+    return {
+        f"generate, batches of {batch}, {order}": partial(run_generate, peer, work, batch, by_output=by_output)
+        for batch in GENERATE_BATCHES
+        for order, by_output in (("by arrival", False), ("by output length", True))
+    }
+
+
+def compare(ours: dict[str, Run], theirs: dict[str, Run], work: Workload, rounds: int) -> dict[str, Any]:
+    """Warm up and compare the tokens, sweep once, then parts (a) and (b)."""
+    mine_at_8, theirs_at_8 = next(iter(ours)), next(iter(theirs))
+    equal = agreement(ours[mine_at_8](), theirs[theirs_at_8]())
+    if equal < 1.0:
+        raise SystemExit(f"Only {equal:.0%} of the requests got the same tokens on both sides: nothing is timed.")
+    swept = in_turn(ours | theirs, 1, work)
+    best_ours, best_theirs = (max(side, key=lambda name: swept[name][0]) for side in (ours, theirs))
+    rows = [row("sweep", name, rates) for name, rates in swept.items()]
+    ratios = {}
+    for part, mine, peers in (("a", mine_at_8, theirs_at_8), ("b", best_ours, best_theirs)):
+        rates = in_turn({mine: ours[mine], peers: theirs[peers]}, rounds, work)
+        rows += [row(part, name, values) for name, values in rates.items()]
+        ratios[part] = statistics.median(rates[mine]) / statistics.median(rates[peers])
+    return {"rows": rows, "identical": equal, "ratio": ratios}
+
+
 def main() -> None:
     args = parse()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     set_threads(args.threads)
     loaded = load_model("tiny-llama", seed=args.seed)
-    peer = AutoModelForCausalLM.from_config(copy.deepcopy(PRESETS["tiny-llama"]()), attn_implementation="sdpa").eval()
-    peer.load_state_dict(loaded.model.state_dict())
     work = make_workload(loaded.shape.vocab_size, args.seed)
     facts = setup(loaded, work, args.threads, args.rounds, args.seed)
     for name, value in facts.items():
         for line in value if isinstance(value, list) else [value]:
             print(f"{name:<16}{line}")
-
-    def executor(seqs: int, budget: int) -> tuple[str, Callable[[], Outputs]]:
-        return f"executor, {seqs} sequences, budget {budget}", lambda: run_executor(loaded, work, seqs, budget, args.seed)
-
-    def generate(batch: int, by_output: bool) -> tuple[str, Callable[[], Outputs]]:
-        order = "by output length" if by_output else "by arrival"
-        return f"generate, batches of {batch}, {order}", lambda: run_generate(peer, work, batch, by_output=by_output)
-
-    ours = dict(executor(*setting) for setting in EXECUTOR_SETTINGS)
-    theirs = dict(generate(batch, by_output) for batch in GENERATE_BATCHES for by_output in (False, True))
-    warm, (_, expected) = timed(ours[executor(8, 256)[0]]), timed(theirs[generate(8, False)[0]])
-    equal = agreement(warm[1], expected)
-    swept = in_turn(ours | theirs, 1, work)
-    best_ours = max(ours, key=lambda name: statistics.median(swept[name]))
-    best_theirs = max(theirs, key=lambda name: statistics.median(swept[name]))
-    pairs = {"a": (executor(8, 256)[0], generate(8, False)[0]), "b": (best_ours, best_theirs)}
-    rows = [row("sweep", name, rates) for name, rates in swept.items()]
-    ratios = {}
-    for part, (mine, peers) in pairs.items():
-        rates = in_turn({mine: ours[mine], peers: theirs[peers]}, args.rounds, work)
-        rows += [row(part, name, values) for name, values in rates.items()]
-        ratios[part] = statistics.median(rates[mine]) / statistics.median(rates[peers])
-    print_table(rows)
-    print(f"\nrequests with identical tokens: {equal:.0%}")
-    print(f"(a) at 8 sequences: {ratios['a']:.2f}x;  (b) best against best: {ratios['b']:.2f}x (target {TARGET_RATIO}x)\n")
-    line = json.dumps({"benchmark": "engine", "setup": facts, "rows": rows, "identical": equal, "ratio": ratios})
+    result = compare(executor_runs(loaded, work, args.seed), generate_runs(loaded, work), work, args.rounds)
+    print_table(result["rows"])
+    ratio = result["ratio"]
+    print("\nthe same tokens on both sides for every request")
+    print(f"(a) at 8 sequences {ratio['a']:.2f}x; (b) best against best {ratio['b']:.2f}x (target {TARGET_RATIO}x)\n")
+    line = json.dumps({"benchmark": "engine", "setup": facts} | result)
     if args.out:
         args.out.write_text(line + "\n")
     print(line)

@@ -34,7 +34,7 @@ def new_figure(title: str, height_px: int) -> go.Figure:
         template=_TEMPLATE,
         title={"text": title},
         height=height_px,
-        margin={"l": 56, "r": 12, "t": 58, "b": 48},
+        margin={"l": 62, "r": 12, "t": 58, "b": 48},
         showlegend=False,
     )
     return figure
@@ -49,7 +49,7 @@ def title(head: str, detail: str, color: str | None = None) -> str:
 def parity(data: pd.DataFrame, metric: str, *, height_px: int = 380) -> go.Figure:
     """Predicted over measured with the ±5, ±10 and ±25 % bands; the null baselines wait in the legend."""
     found = label(metric)
-    figure = new_figure(title("Parity", f"{found.text}: bands of ±5, ±10 and ±25 %"), height_px)
+    figure = new_figure(title(f"Parity: {found.text}", "Bands of ±5, ±10 and ±25 %"), height_px)
     low, high, log = _range(data, found.scale)
     for trace in _bands(low, high):
         figure.add_trace(trace)
@@ -80,7 +80,7 @@ def _axis(low: float, high: float, log: bool) -> dict[str, object]:
 
 
 def _axis_title(text: str, unit: str, color: str) -> dict[str, object]:
-    return {"text": f"<span style='color:{color}'>●</span> {text}{unit}", "standoff": 8}
+    return {"text": f"<span style='color:{color}'>●</span> {text}{unit}", "standoff": 12}
 
 
 def _range(data: pd.DataFrame, scale: float) -> tuple[float, float, bool]:

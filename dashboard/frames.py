@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from .data import compared, table
@@ -48,6 +50,13 @@ def regret(results: Results) -> pd.DataFrame:
     )
 
 
+def rank_text(correlation: float) -> str:
+    """Spearman's rank correlation in a sentence."""
+    if math.isnan(correlation):
+        return "Too few measured cells for a rank correlation."
+    return f"Rank correlation of predicted and measured over the measured cells: {number(correlation)}."
+
+
 def split(results: Results, metric: str) -> pd.DataFrame:
     """Measured − predicted of every measured cell, and the three parts that sum to it, in the metric's unit."""
     if results.comparison is None:
@@ -90,7 +99,7 @@ def cells(results: Results, metric: str) -> pd.DataFrame:
     return pd.DataFrame({heading: _whole(column) for heading, column in shown.items()})
 
 
-def _whole(column: pd.Series[float]) -> pd.Series[float]:
+def _whole(column: pd.Series[float]) -> pd.Series[float] | pd.Series[int]:
     """Counts as whole numbers although some are missing."""
     if not pd.api.types.is_float_dtype(column) or (column.dropna() % 1).any():
         return column

@@ -24,6 +24,7 @@ LARGEST_WITH_NUMBERS = 9
 """Columns up to which a cell has room for its number."""
 LOG_COLORS_FROM = 12.0
 """Largest over smallest value from which on colours follow the logarithm."""
+LEGEND = "★ recommended   ◆ vLLM's default   ▲ preempts   ▨ cannot work"
 ERROR_LIMITS_PERCENT = (10.0, 25.0, 50.0, 100.0)
 _HATCHES = 4
 

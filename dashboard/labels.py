@@ -118,7 +118,8 @@ def percent(value: float, *, signed: bool = False) -> str:
     """``3.1 %``, or ``+3.1 %`` where the sign is news."""
     if math.isnan(value):
         return "–"
-    return f"{value:{'+' if signed else ''}.1f} %".replace("-", "−")
+    rounded = round(value, 1) or 0.0
+    return f"{'+' if signed and rounded > 0 else ''}{rounded:.1f} %".replace("-", "−")
 
 
 def quantity(name: str, value: float) -> str:

@@ -86,10 +86,14 @@ def free_port(address: str = "localhost") -> int:
 
 
 def _is_free(address: str, port: int) -> bool:
+    if not 0 < port < 1 << 16:
+        raise DashboardError(f"{port} is no port: give one from 1 to 65535.")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
+        except socket.gaierror as error:
+            raise DashboardError(f"{address!r} is no address of this machine: try localhost.") from error
         except OSError:
             return False
     return True

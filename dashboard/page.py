@@ -14,7 +14,8 @@ from .facts import facts
 from .launch import RESULTS_VARIABLE
 from .results import Results, find_sweeps, read_results, stamp
 from .start_form import predict_rest, start_form
-from .state import follow, forget, remember
+from .state import NEW, follow, open_form, remember, remember_sweep
+from .theme import ICON, WORDMARK
 from .words import plain
 
 
@@ -23,9 +24,9 @@ def main() -> None:
     root = Path(os.environ.get(RESULTS_VARIABLE, "results"))
     sweeps = find_sweeps(root)
     with st.sidebar:
-        st.markdown("### BatchTwin")
+        st.logo(WORDMARK, size="large", icon_image=ICON)
         name = _choose(list(sweeps))
-    if name is None or "new" in st.query_params:
+    if name is None or NEW in st.query_params:
         start_form(root, first=not sweeps)
         return
     try:
@@ -46,19 +47,9 @@ def _choose(names: list[str]) -> str | None:
     if not names:
         return None
     name = follow("sweep", names, names[0])
-    st.selectbox("Sweep", names, key="sweep", on_change=_changed_sweep)
-    st.button("New sweep", icon=":material/add:", on_click=_open_form, width="stretch")
+    st.selectbox("Sweep", names, key="sweep", on_change=remember_sweep)
+    st.button("New sweep", icon=":material/add:", on_click=open_form, width="stretch")
     return name
-
-
-def _changed_sweep() -> None:
-    """Another sweep has other cells and policies; the metric stays, since one compares sweeps by it."""
-    forget("cell", "policy", "new")
-    remember("sweep")()
-
-
-def _open_form() -> None:
-    st.query_params["new"] = "1"
 
 
 def _show(results: Results) -> None:
@@ -82,7 +73,7 @@ def _choose_policy(results: Results) -> str:
     names = policies(results)
     policy = follow("policy", names, first_policy(results))
     if len(names) > 1:
-        st.selectbox("Policy", names, key="policy", on_change=remember("policy"))
+        st.selectbox("Policy", names, key="policy", on_change=remember)
     return policy
 
 

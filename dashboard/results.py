@@ -40,11 +40,10 @@ class Results:
 
 
 def find_sweeps(root: Path) -> dict[str, Path]:
-    """The sweeps in ``root`` by name (its path in ``root``), sorted; ``root`` may be one itself."""
-    if (root / "sweep.json").is_file():
-        return {root.resolve().name: root}
+    """The sweeps in ``root`` by name (its path in ``root``), sorted; ``root`` may be one itself, and comes first."""
+    own = {root.resolve().name: root} if (root / "sweep.json").is_file() else {}
     found = sorted(path.parent for pattern in ("*/sweep.json", "*/*/sweep.json") for path in root.glob(pattern))
-    return {folder.relative_to(root).as_posix(): folder for folder in found}
+    return own | {folder.relative_to(root).as_posix(): folder for folder in found}
 
 
 def read_results(sweep: Sweep | Path) -> Results:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import pandas as pd
@@ -14,13 +13,12 @@ from ..experiments.sweep import CellResult
 from . import frames
 from .data import bound_of, compared, heatmap_data, metric_names, parity_data, table
 from .figures import parity
-from .heatmaps import What, heatmap
-from .labels import label, number, percent
+from .heatmaps import LEGEND, What, heatmap
+from .labels import label, number, percent, quantity
 from .results import Results
 from .state import follow, remember
 from .words import cell_name, plain, with_knobs
 
-LEGEND = "★ recommended   ◆ vLLM's default   ▲ preempts   ▨ cannot work"
 _CHART = {"displayModeBar": False}
 
 
@@ -65,7 +63,7 @@ def _pick_cell(mine: dict[str, CellResult], first: str, picked: Cell | None, def
         return cell_name(cell) + note
 
     follow("cell", list(mine), first)
-    return str(st.selectbox("Cell", list(mine), key="cell", format_func=name, on_change=remember("cell")))
+    return str(st.selectbox("Cell", list(mine), key="cell", format_func=name, on_change=remember))
 
 
 def _card(name: str, chosen: CellResult, default: CellResult | None) -> None:
@@ -97,7 +95,7 @@ def _about_cell(results: Results, chosen: CellResult, default: CellResult | None
     objective = results.sweep.spec.objective
     if row := compared(results, objective).get(chosen.cell):
         error = percent(row["error_percent"], signed=True)
-        parts.append(f"measured {number(row['measured'])} {label(objective).unit}, so the prediction is {error} off")
+        parts.append(f"measured {quantity(objective, row['measured'])}, error {error}")
     return plain("; ".join(parts) + ".")
 
 
@@ -108,9 +106,7 @@ def maps(results: Results, policy: str) -> str:
     with chooser:
         follow("metric", names, results.sweep.spec.objective)
         metric = str(
-            st.selectbox(
-                "Metric", names, key="metric", format_func=lambda n: label(n).with_unit, on_change=remember("metric")
-            )
+            st.selectbox("Metric", names, key="metric", format_func=lambda n: label(n).with_unit, on_change=remember)
         )
     legend.caption(f"{LEGEND}   ·   {_direction(metric)}")
     data = heatmap_data(results, metric, policy)
@@ -147,16 +143,10 @@ def accuracy(results: Results, metric: str) -> None:
             st.caption(frames.SUMMARY_NOTE)
         with lost:
             _plain_table(frames.regret(results))
-            st.caption(_rank(results.comparison.rank_correlation))
+            st.caption(frames.rank_text(results.comparison.rank_correlation))
         with parts:
             st.caption(f"{label(metric).with_unit}: measured − predicted, and the parts that sum to it.")
             _plain_table(frames.split(results, metric))
-
-
-def _rank(correlation: float) -> str:
-    if math.isnan(correlation):
-        return "Too few measured cells for a rank correlation."
-    return f"Rank correlation of predicted and measured over the measured cells: {number(correlation)}."
 
 
 def _plain_table(frame: pd.DataFrame) -> None:
@@ -177,6 +167,10 @@ def all_cells(results: Results, metric: str) -> None:
         on_click="ignore",
     )
     frame = frames.cells(results, metric)
-    one_digit = st.column_config.NumberColumn(format="%.1f")
-    floats = frame.select_dtypes("float").columns
-    st.dataframe(frame, hide_index=True, placeholder="", column_config={str(name): one_digit for name in floats})
+    floats = frame.select_dtypes("float")
+    config = {str(name): st.column_config.NumberColumn(format=_format(column)) for name, column in floats.items()}
+    st.dataframe(frame, hide_index=True, placeholder="", column_config=config)
+
+
+def _format(column: pd.Series[float]) -> str:
+    return "%.2f" if column.abs().max() < 10 else "%.1f"

@@ -16,11 +16,11 @@ from ..sim.cost.profile import Profile, load_profile
 from ..traces import GENERATORS, TraceError
 from .errors import DashboardError
 from .results import Results
-from .state import forget
+from .state import close_form
 from .words import plain
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SLOS = {"ttft_ms": "P99 TTFT", "tpot_ms": "P99 TPOT", "e2el_ms": "P99 end-to-end latency"}
+_SLOS = {"ttft_ms": "P99 TTFT", "tpot_ms": "P99 TPOT", "e2el_ms": "P99 E2E"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Order:
         """Predict it. Raises ``BatchTwinError`` or ``TraceError``."""
         if not _NAME.fullmatch(self.name):
             raise DashboardError(f"{self.name!r} is no name for a folder: use letters, digits, dots and dashes.")
+        if not self.profile:
+            raise DashboardError("A prediction needs a profile: choose one, or type its path.")
         profile = load_profile(self.profile)
         return sweep(
             root / self.name,
@@ -84,10 +86,10 @@ def start_form(root: Path, *, first: bool) -> None:
             f"`batchtwin sweep --help`."
         )
     else:
-        st.markdown("#### New sweep")
+        heading, back = st.columns([5, 1.3], vertical_alignment="center")
+        heading.markdown("#### New sweep")
+        back.button("Back to the results", icon=":material/arrow_back:", on_click=close_form, width="stretch")
     order = _ask(root)
-    if not first:
-        st.button("Back to the results", icon=":material/arrow_back:", on_click=forget, args=("new",))
     if order is not None:
         _run(order, root)
 
@@ -108,24 +110,23 @@ def predict_rest(results: Results) -> None:
 
 def _ask(root: Path) -> Order | None:
     with st.form("new-sweep", border=True):
-        left, right = st.columns(2, gap="large")
-        with left:
-            name = st.text_input("Name", "first-sweep", help="The folder's name among the results.")
+        top = st.columns(2, gap="large")
+        name = top[0].text_input("Name", "first-sweep", help="The folder's name among the results.")
+        with top[1]:
             profile = _ask_profile(root)
-            blocks = st.number_input("KV blocks", 2, 10_000_000, 4096, help="The same for every cell.")
-            chosen = st.multiselect("Policies", sorted(POLICIES), ["vllm_v1"])
-        with right:
-            seqs = st.text_input("max_num_seqs", "8, 16, 32, 64, 128, 256")
-            tokens = st.text_input("max_num_batched_tokens", "512, 1024, 2048, 4096, 8192")
-            slo = _ask_slo()
-            workers = st.number_input("Processes", 1, 64, 1, help="Cells predicted at the same time.")
+        st.markdown("###### Grid")
+        grid = st.columns([2, 2, 2, 1])
+        seqs = grid[0].text_input("max_num_seqs", "8, 16, 32, 64, 128, 256")
+        tokens = grid[1].text_input("max_num_batched_tokens", "512, 1024, 2048, 4096, 8192")
+        chosen = grid[2].multiselect("Policies", sorted(POLICIES), ["vllm_v1"])
+        blocks = grid[3].number_input("KV blocks", 2, 10_000_000, 4096, help="The same for every cell.")
         st.markdown("###### Requests")
         trace = _ask_trace()
+        st.markdown("###### Limits")
+        slo, workers = _ask_limits()
         if not st.form_submit_button("Predict", type="primary", icon=":material/play_arrow:"):
             return None
-    if trace is None:
-        return None
-    return Order(name.strip(), profile, trace, int(blocks), seqs, tokens, tuple(chosen), slo, int(workers))
+    return Order(name.strip(), profile, trace, int(blocks), seqs, tokens, tuple(chosen), slo, workers)
 
 
 def _ask_profile(root: Path) -> str:
@@ -137,31 +138,31 @@ def _ask_profile(root: Path) -> str:
     return chosen or ""
 
 
-def _ask_slo() -> dict[str, float]:
-    columns = st.columns(3)
+def _ask_limits() -> tuple[dict[str, float], int]:
+    columns = st.columns(4)
     asked = {
-        name: column.number_input(f"{text} (ms)", 0.0, value=None, placeholder="no limit")
-        for column, (name, text) in zip(columns, _SLOS.items(), strict=True)
+        name: column.number_input(f"{text} at most (ms)", 0.0, value=None, placeholder="no limit")
+        for column, (name, text) in zip(columns, _SLOS.items(), strict=False)
     }
-    return {name: float(limit) for name, limit in asked.items() if limit}
+    workers = columns[-1].number_input("Processes", 1, 64, 1, help="Cells predicted at the same time.")
+    return {name: float(limit) for name, limit in asked.items() if limit}, int(workers)
 
 
-def _ask_trace() -> TraceSpec | None:
-    source, count, rate = st.columns([2, 1, 1])
-    prompt, output, arrival = st.columns([1, 1, 2])
+def _ask_trace() -> TraceSpec:
+    row = st.columns([4, 2, 2, 2, 2, 2], vertical_alignment="bottom")
     text = "A trace file (Azure, Mooncake, Vidur, vLLM and others are known), or a generator."
-    chosen = source.selectbox("Trace", sorted(GENERATORS), accept_new_options=True, help=text)
-    num = count.number_input("Requests, at most", 1, value=1000)
-    scale = rate.number_input("Rate ×", 0.001, value=1.0, format="%g", help="2 makes requests arrive twice as fast.")
-    prompts = prompt.number_input("Prompt lengths ×", 0.001, value=1.0, format="%g")
-    outputs = output.number_input("Output lengths ×", 0.001, value=1.0, format="%g")
-    offline = arrival.checkbox("All requests arrive at once (offline)")
+    source = row[0].selectbox("Trace", sorted(GENERATORS), accept_new_options=True, help=text)
+    num = row[1].number_input("At most", 1, value=1000, help="So many requests from the trace's start.")
+    rate = row[2].number_input("Rate ×", 0.001, value=1.0, format="%g", help="2: requests arrive twice as fast.")
+    prompts = row[3].number_input("Prompts ×", 0.001, value=1.0, format="%g", help="Scales the prompt lengths.")
+    outputs = row[4].number_input("Outputs ×", 0.001, value=1.0, format="%g", help="Scales the output lengths.")
+    offline = row[5].checkbox("Offline", help="All requests arrive at once.")
     return TraceSpec(
-        source=chosen or "",
+        source=source or "",
         num_requests=int(num),
         prompt_scale=prompts,
         output_scale=outputs,
-        rate_scale=scale,
+        rate_scale=rate,
         offline=offline,
     )
 

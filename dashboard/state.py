@@ -1,41 +1,46 @@
-"""What is shown is written in the address, so that a view is a link: the address is the only truth, widgets follow."""
+"""What is shown is written in the address, so that a view is a link: the address is the only truth, widgets follow.
+
+The address is written when the user chooses something, and then whole; never on its own, or the browser's Back button
+would lead nowhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import streamlit as st
 
-
-def from_address(key: str, options: Sequence[str], default: str) -> str:
-    """What the address says of ``key``, if it is one of ``options``; otherwise the default."""
-    found = st.query_params.get(key)
-    return found if found is not None and found in options else default
+KEYS = ("sweep", "policy", "cell", "metric")
+NEW = "new"
+"""In the address while the form for a new sweep is open."""
 
 
 def follow(key: str, options: Sequence[str], default: str) -> str:
-    """Let the widget of this key show what the address says, and complete the address. Call it before the widget."""
-    value = from_address(key, options, default)
+    """What the address says of ``key`` if that is one of ``options``, otherwise the default; the widget of this key
+    will show it. Call it before the widget.
+    """
+    found = st.query_params.get(key)
+    value = found if found is not None and found in options else default
     st.session_state[key] = value
-    if st.query_params.get(key) != value:
-        st.query_params[key] = value
     return value
 
 
-def remember(key: str) -> Callable[[], None]:
-    """A callback that writes the widget's new value into the address."""
-
-    def write() -> None:
-        value = st.session_state[key]
-        if value is None:
-            st.query_params.pop(key, None)
-        else:
-            st.query_params[key] = value
-
-    return write
+def remember() -> None:
+    """Write all that is chosen into the address (a widget's callback)."""
+    st.query_params.update({key: st.session_state[key] for key in KEYS if key in st.session_state})
 
 
-def forget(*keys: str) -> None:
-    """Take keys out of the address."""
-    for key in keys:
-        st.query_params.pop(key, None)
+def remember_sweep() -> None:
+    """Another sweep was chosen: it has other cells and policies, but is looked at by the same metric."""
+    kept = {key: st.session_state[key] for key in ("sweep", "metric") if key in st.session_state}
+    st.query_params.from_dict(kept)
+
+
+def open_form() -> None:
+    """Ask for a new sweep."""
+    st.query_params[NEW] = "1"
+
+
+def close_form() -> None:
+    """Go back to the results."""
+    st.query_params.pop(NEW, None)

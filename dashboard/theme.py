@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .colors import MARK_FILL, MEASURED, PREDICTED
+from .colors import MARK_FILL, MEASURED, NEUTRAL, PREDICTED
 
 _BOTH = {
     "baseFontSize": "15",
@@ -24,12 +24,17 @@ SERVER = {
 }
 """A program for users, not for whoever writes it: no watching of sources, no deploy button, no questions."""
 
-ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64" viewBox="0 0 64 64">'
+_SQUARES = (
     f'<rect x="4" y="4" width="38" height="38" rx="8" fill="{PREDICTED}"/>'
-    f'<rect x="22" y="22" width="38" height="38" rx="8" fill="{MEASURED}" stroke="{MARK_FILL}" stroke-width="3"/></svg>'
+    f'<rect x="22" y="22" width="38" height="38" rx="8" fill="{MEASURED}" stroke="{MARK_FILL}" stroke-width="3"/>'
 )
+ICON = f'<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64" viewBox="0 0 64 64">{_SQUARES}</svg>'
 """The twins: a square of the colour of predictions under one of the colour of measurements."""
+WORDMARK = (
+    f'<svg xmlns="http://www.w3.org/2000/svg" width="290" height="64" viewBox="0 0 290 64">{_SQUARES}'
+    f'<text x="76" y="44" font-family="\'Source Sans 3\', \'Segoe UI\', system-ui, sans-serif" font-size="38" '
+    f'font-weight="600" fill="{NEUTRAL}">BatchTwin</text></svg>'
+)
 
 
 def options() -> dict[str, str]:

@@ -7,7 +7,8 @@ import re
 from ..experiments.grid import Cell
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#~$|:])")
-_KNOB = re.compile(r"\bmax_num_(?:seqs|batched_tokens)(?:=\d+)?")
+KNOB = re.compile(r"\bmax_num_(?:seqs|batched_tokens)(?:=\d+)?")
+"""A knob's name, with its value if one follows."""
 
 
 def plain(text: str) -> str:
@@ -18,7 +19,7 @@ def plain(text: str) -> str:
 def with_knobs(text: str) -> str:
     """``text`` escaped, but for the names of the knobs, which are set as code."""
     return "".join(
-        f"`{part}`" if _KNOB.fullmatch(part) else plain(part) for part in re.split(rf"({_KNOB.pattern})", text)
+        f"`{part}`" if KNOB.fullmatch(part) else plain(part) for part in re.split(rf"({KNOB.pattern})", text)
     )
 
 

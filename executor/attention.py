@@ -147,8 +147,8 @@ class AttentionProbe:
         """Why paged attention cannot serve the model, or None if it can."""
         if sorted(self._layers) != list(range(num_layers)):
             return (
-                f"{len(self._layers)} of its {num_layers} layers call transformers' attention interface, "
-                f"but each must do so exactly once"
+                f"its attention does not go through transformers' attention interface once in each of its "
+                f"{num_layers} layers ({len(self._layers)} calls were seen)"
             )
         if self._objections:
             return self._objections[0]

@@ -37,9 +37,7 @@ class DeviceBackend:
     compute and nothing to copy takes no device time. With ``record`` every iteration is kept in ``measured``.
     """
 
-    def __init__(
-        self, engine: Engine, *, clock: Callable[[], float] = time.perf_counter, record: bool = False
-    ) -> None:
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.perf_counter, record: bool = False) -> None:
         self._engine = engine
         self._clock = clock
         self._record = record

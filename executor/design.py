@@ -14,6 +14,9 @@ from ..scheduler.cohort import Seat
 from ..scheduler.request import Request
 from .errors import KVCacheTooLarge
 
+Design = tuple[list[int], list[tuple[int, int]]]
+"""Contexts of decodes; start and length of chunks."""
+
 _BATCHES_A_KIND = 16
 _CONTEXT_FLOOR_TOKENS = 16
 
@@ -82,63 +85,75 @@ def calibration_batches(
     batch anew, so that token count, sequence count, KV length and chunk size vary independently.
     """
     rng = np.random.default_rng(seed)
-    designer = _Designer(rng, max_num_batched_tokens, max_model_len, (num_gpu_blocks - 1) * block_size, block_size)
+    designer = _Designer(rng, max_num_seqs, max_num_batched_tokens, max_model_len, num_gpu_blocks - 1, block_size)
     num_seqs = _spread(1, min(max_num_seqs, max_num_batched_tokens), num_each)
-    num_tokens = _spread(2, max_num_batched_tokens, num_each)
+    num_tokens = _spread(1, max_num_batched_tokens, num_each)
     shuffled = rng.permutation(num_seqs).tolist()
-    designs: list[tuple[list[int], list[tuple[int, int]]]] = [(designer.decodes(n), []) for n in num_seqs]
-    designs += [([], designer.chunks(n, max_num_seqs)) for n in num_tokens]
-    designs += [designer.mixed(seqs, tokens, max_num_seqs) for seqs, tokens in zip(shuffled, num_tokens, strict=True)]
+    designs: list[Design] = [(designer.decodes(seqs), []) for seqs in num_seqs]
+    designs += [([], designer.chunks(tokens)) for tokens in num_tokens]
+    if min(max_num_seqs, max_num_batched_tokens) > 1:
+        designs += [designer.mixed(seqs, tokens) for seqs, tokens in zip(shuffled, num_tokens, strict=True)]
     return [
         design_batch(
-            decodes, chunks, block_size=block_size, num_gpu_blocks=num_gpu_blocks, seed=seed + i, prefix=f"calibration{i}"
+            decodes,
+            chunks,
+            block_size=block_size,
+            num_gpu_blocks=num_gpu_blocks,
+            seed=seed + i,
+            prefix=f"calibration{i}",
         )
         for i, (decodes, chunks) in enumerate(designs)
     ]
 
 
 class _Designer:
-    """Draws contexts and chunks that fit ``max_model_len``, the token budget and a KV pool of ``capacity`` tokens."""
+    """Draws contexts and chunks within the limits. Everybody gets an equal share of the blocks as its room, so that
+    whatever is drawn fits the pool.
+    """
 
     def __init__(
-        self, rng: np.random.Generator, max_num_batched_tokens: int, max_model_len: int, capacity: int, block_size: int
+        self, rng: np.random.Generator, max_seqs: int, budget: int, max_len: int, num_blocks: int, block_size: int
     ) -> None:
         self._rng = rng
-        self._budget = max_num_batched_tokens
-        self._max_len = max_model_len
-        self._capacity = capacity
+        self._max_seqs = max_seqs
+        self._budget = budget
+        self._max_len = max_len
+        self._num_blocks = num_blocks
         self._block_size = block_size
 
-    def decodes(self, num_seqs: int, share: float = 1.0) -> list[int]:
-        """Contexts of ``num_seqs`` decodes around a common level, using at most ``share`` of the pool."""
-        room = int(share * self._capacity) // num_seqs - self._block_size
-        longest = max(1, min(self._max_len - 1, room))
+    def decodes(self, num_seqs: int, pool_share: float = 1.0) -> list[int]:
+        """Contexts of up to ``num_seqs`` decodes, around a common level."""
+        blocks = int(pool_share * self._num_blocks)
+        num_seqs = max(1, min(num_seqs, blocks // 2))
+        longest = max(1, self._room(blocks, num_seqs) - 1)
         level = self._log_uniform(min(_CONTEXT_FLOOR_TOKENS, longest), longest)
         drawn = np.rint(level * self._rng.uniform(0.5, 1.5, num_seqs))
         return [int(tokens) for tokens in np.clip(drawn, 1, longest)]
 
-    def chunks(self, num_tokens: int, max_chunks: int, share: float = 1.0) -> list[tuple[int, int]]:
-        """Chunks of ``num_tokens`` together, half of them over earlier context."""
-        num_tokens = min(num_tokens, int(share * self._capacity) // 2)
+    def chunks(self, num_tokens: int, num_others: int = 0, pool_share: float = 1.0) -> list[tuple[int, int]]:
+        """Up to ``num_tokens`` tokens in chunks of nearly equal size, about half of them over earlier context."""
+        blocks = int(pool_share * self._num_blocks)
+        most = max(1, min(self._max_seqs - num_others, blocks // 2))
+        num_tokens = max(1, min(num_tokens, most * self._max_len, blocks // 2 * self._block_size))
         fewest = -(-num_tokens // self._max_len)
-        most = min(max_chunks, max(fewest, num_tokens // 16))
-        count = int(self._log_uniform(fewest, max(fewest, most)))
-        room = int(share * self._capacity) // count - self._block_size
-        sizes = [len(part) for part in np.array_split(np.arange(num_tokens), count)]
-        return [(self._start(size, room), size) for size in sizes if size]
+        count = max(fewest, int(self._log_uniform(fewest, max(fewest, min(most, num_tokens // 16)))))
+        room = self._room(blocks, count)
+        sizes = [num_tokens // count + (i < num_tokens % count) for i in range(count)]
+        return [(self._start(size, room), size) for size in sizes]
 
-    def mixed(self, num_seqs: int, num_tokens: int, max_num_seqs: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """Decodes and at least one chunk, together within sequences and budget."""
-        num_decodes = max(1, min(num_seqs, max_num_seqs - 1, self._budget - 2))
-        num_new = max(2, min(num_tokens, self._budget - num_decodes))
-        decodes = self.decodes(num_decodes, 0.5)
-        return decodes, self.chunks(num_new, max(1, max_num_seqs - num_decodes), 0.5)
+    def mixed(self, num_seqs: int, num_tokens: int) -> Design:
+        """Decodes beside at least one chunk, each kind in half of the pool."""
+        decodes = self.decodes(min(num_seqs, self._max_seqs - 1, self._budget - 1), 0.5)
+        return decodes, self.chunks(min(num_tokens, self._budget - len(decodes)), len(decodes), 0.5)
+
+    def _room(self, num_blocks: int, num_seqs: int) -> int:
+        return min(self._max_len, num_blocks // num_seqs * self._block_size)
 
     def _start(self, size: int, room: int) -> int:
-        longest = min(self._max_len, room) - size
-        if longest < 1 or self._rng.random() < 0.5:
+        """Context before a chunk. One token over context would be a decode, so a chunk of one has none."""
+        if room - size < 1 or size == 1 or self._rng.random() < 0.5:
             return 0
-        return int(self._log_uniform(1, longest))
+        return int(self._log_uniform(1, room - size))
 
     def _log_uniform(self, low: float, high: float) -> float:
         return float(np.exp(self._rng.uniform(np.log(low), np.log(high))))

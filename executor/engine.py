@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +23,17 @@ from .tokens import TokenStore
 
 class Step:
     """A launched batch. On a CUDA device it may still be running: its tokens are then on their way to the host, and
-    two events bracket it on the device's own clock."""
+    two events bracket it on the device's own clock.
+    """
 
     __slots__ = ("_began", "_ended", "_host_tokens", "finishing", "positions", "requests", "sampled")
 
     def __init__(self, device: torch.device) -> None:
-        self._began = self._ended = None
+        self._began: Any = None
+        self._ended: Any = None
         if device.type == "cuda":
-            self._began = torch.cuda.Event(enable_timing=True)
-            self._ended = torch.cuda.Event(enable_timing=True)
+            event: Any = torch.cuda.Event
+            self._began, self._ended = event(enable_timing=True), event(enable_timing=True)
             self._began.record()
         self.requests: list[Request] = []
         """Who samples."""
@@ -52,14 +55,15 @@ class Step:
         """The tokens, once this step has run; later steps need not have."""
         if self._ended is not None:
             self._ended.synchronize()
-        return self._host_tokens.tolist()  # type: ignore[no-any-return]
+        return self._host_tokens.tolist()
 
     def device_s(self) -> float | None:
         """Seconds from launch (or from the end of the step before) to the end, by the device's clock after ``wait``;
-        None where the device is the CPU."""
+        None where the device is the CPU.
+        """
         if self._began is None or self._ended is None:
             return None
-        return self._began.elapsed_time(self._ended) / 1e3
+        return float(self._began.elapsed_time(self._ended)) / 1e3
 
 
 class Engine:
@@ -140,17 +144,15 @@ class Engine:
 
     def _take_tokens_in_flight(self, input_ids: Tensor, shapes: ForwardShapes) -> None:
         """Decodes whose input a launched, unfinished step is producing take it on the device."""
+        n = shapes.num_decode_rows
         for step in self._in_flight:
-            rank_of = {(request.request_id, at): i for i, (request, at) in enumerate(zip(step.requests, step.positions))}
-            rows, ranks = [], []
-            n = shapes.num_decode_rows
-            for row, (request, at) in enumerate(zip(shapes.requests[:n], shapes.positions[:n].tolist())):
-                rank = rank_of.get((request.request_id, at))
-                if rank is not None:
-                    rows.append(row)
-                    ranks.append(rank)
+            wanted = zip(step.requests, step.positions, strict=True)
+            rank_of = {(request.request_id, position): rank for rank, (request, position) in enumerate(wanted)}
+            decodes = zip(shapes.requests[:n], shapes.positions[:n].tolist(), strict=True)
+            ranks = [rank_of.get((request.request_id, position), -1) for request, position in decodes]
+            rows = [row for row, rank in enumerate(ranks) if rank >= 0]
             if rows:
-                input_ids[rows] = step.sampled[ranks]
+                input_ids[rows] = step.sampled[[ranks[row] for row in rows]]
 
 
 def _argmax(logits: Tensor) -> Tensor:

@@ -17,9 +17,7 @@ class PagedKVCache:
     One tensor [2, layers, blocks, block_size, kv_heads, head_dim] holds keys and values; layers see views of it.
     """
 
-    def __init__(
-        self, num_blocks: int, block_size: int, shape: ModelShape, device: str, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size: int, shape: ModelShape, device: str, dtype: torch.dtype) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         layout = (2, shape.num_layers, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)

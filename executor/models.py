@@ -24,7 +24,7 @@ from transformers import (
 from .attention import ATTENTION_NAME, AttentionProbe
 from .errors import DeviceUnavailable, ModelUnavailable
 
-_TINY = {
+_TINY: dict[str, Any] = {
     "hidden_size": 256,
     "num_hidden_layers": 4,
     "num_attention_heads": 8,
@@ -46,6 +46,7 @@ PRESETS: dict[str, Callable[[], PretrainedConfig]] = {
 }
 """Models of a few million random parameters: nothing is downloaded."""
 
+_auto_model: Any = AutoModelForCausalLM  # its annotations do not cover what it returns
 _DTYPES = ("float32", "float16", "bfloat16", "auto")
 _NOT_ARCHITECTURE = frozenset({"transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"})
 
@@ -80,7 +81,8 @@ class LoadedModel:
 
 def load_model(name: str, *, device: str = "cpu", dtype: str = "float32", seed: int = 0) -> LoadedModel:
     """``name`` is a preset, a folder with ``config.json`` and safetensors, or a hub id. ``dtype`` "auto" takes the
-    checkpoint's. ``seed`` makes a preset's weights. Raises ``ModelUnavailable`` or ``DeviceUnavailable``."""
+    checkpoint's. ``seed`` makes a preset's weights. Raises ``ModelUnavailable`` or ``DeviceUnavailable``.
+    """
     _check_device(device)
     if dtype not in _DTYPES:
         raise ModelUnavailable(f"dtype {dtype!r} is unknown: choose one of {', '.join(_DTYPES)}.")
@@ -113,15 +115,15 @@ def _check_device(device: str) -> None:
 def _preset(name: str, dtype: str, seed: int) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(PRESETS[name](), attn_implementation=ATTENTION_NAME)
-    return model if dtype == "auto" else model.to(getattr(torch, dtype))
+        model = _auto_model.from_config(PRESETS[name](), attn_implementation=ATTENTION_NAME)
+    return model if dtype == "auto" else model.to(getattr(torch, dtype))  # type: ignore[no-any-return]
 
 
 def _checkpoint(name: str, dtype: str) -> PreTrainedModel:
     _check_folder(name)
     try:
         config = AutoConfig.from_pretrained(name)
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = _auto_model.from_pretrained(
             name,
             config=config,
             dtype="auto" if dtype == "auto" else getattr(torch, dtype),
@@ -165,23 +167,21 @@ def _first_sentence(error: Exception) -> str:
 
 def _probed_shape(name: str, model: PreTrainedModel) -> ModelShape:
     """Run two tokens through the model with a recording attention: what really arrives there counts, not what the
-    configuration calls it. Raises ``ModelUnavailable`` if paged attention cannot serve it."""
+    configuration calls it. Raises ``ModelUnavailable`` if paged attention cannot serve it.
+    """
     config = model.config.get_text_config()
     probe = AttentionProbe()
     tokens = torch.zeros((1, 2), dtype=torch.int64, device=model.device)
     positions = torch.arange(2, device=model.device)[None]
-    try:
-        with torch.inference_mode():
-            model(input_ids=tokens, position_ids=positions, use_cache=False, paged=probe)
-    except TypeError as error:
-        raise ModelUnavailable(
-            f"Model {name!r} ({type(model).__name__}) does not pass its attention through transformers' attention "
-            f"interface: choose a decoder that does, such as Llama, Qwen or Mistral."
-        ) from error
+    with torch.inference_mode():
+        model(input_ids=tokens, position_ids=positions, use_cache=False, paged=probe)
     num_layers = int(config.num_hidden_layers)
     reason = probe.unsupported(num_layers)
     if reason is not None:
         raise ModelUnavailable(f"Model {name!r} ({type(model).__name__}) cannot run on paged attention: {reason}.")
+    max_model_len = getattr(config, "max_position_embeddings", None)
+    if max_model_len is None:
+        raise ModelUnavailable(f"Model {name!r} states no max_position_embeddings: add it to its config.json.")
     num_q_heads, num_kv_heads, head_dim = probe.shapes[0]
     return ModelShape(
         num_layers=num_layers,
@@ -191,14 +191,16 @@ def _probed_shape(name: str, model: PreTrainedModel) -> ModelShape:
         hidden_size=int(config.hidden_size),
         vocab_size=int(config.vocab_size),
         num_parameters=int(model.num_parameters()),
-        max_model_len=int(config.max_position_embeddings),
+        max_model_len=int(max_model_len),
     )
 
 
 def _lay_out_for_cpu(model: PreTrainedModel) -> None:
     """Store the weights of linear layers by columns. Values and shapes stay; a product with few rows, which is what
-    a decode step is, takes 10–45 % less time. Embeddings are read by rows, so a tied LM head stays as it is."""
-    embedding = model.get_input_embeddings().weight.data_ptr()
+    a decode step is, takes 10–45 % less time. Embeddings are read by rows, so a tied LM head stays as it is.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    embedding = embeddings.weight.data_ptr()
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and module.weight.data_ptr() != embedding:
             module.weight.data = module.weight.data.t().contiguous().t()

@@ -57,7 +57,7 @@ class TokenStore:
 
     def outputs(self, request_id: str) -> list[int]:
         """What ``request_id`` has produced so far."""
-        return self._produced(request_id).tolist()
+        return [int(token) for token in self._produced(request_id)]
 
     def _produced(self, request_id: str) -> IntArray:
         outputs = self._outputs.get(request_id)

@@ -85,12 +85,11 @@ def split_error(
     Let A be the recorded batches with their recorded durations (host and device), B the recorded batches under the
     cost model. *rest* = M − A (gaps and the clock), *cost* = A − B, *schedule* = B − P (other decisions).
     """
-    features = features_of_columns(run.records.iterations)
-    recorded_s = run.records.iterations["host_s"] + run.records.iterations["device_s"]
-    modelled_s = host.hosts_s(features) + cost_model.durations_s(features)
+    iterations = run.records.iterations
+    features = features_of_columns(iterations)
     usable, slo = run.num_gpu_blocks - 1, run.scenario.slo
-    a = metrics(retime(run.records, recorded_s), usable, slo)
-    b = metrics(retime(run.records, modelled_s), usable, slo)
+    a = metrics(retime(run.records, iterations["host_s"], iterations["device_s"]), usable, slo)
+    b = metrics(retime(run.records, host.hosts_s(features), cost_model.durations_s(features)), usable, slo)
     return {
         name: {
             "measured": run.metrics[name],
@@ -177,7 +176,7 @@ def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFra
     best = max(value.values())
 
     def lost(cell: Cell) -> float:
-        return 100.0 * (1.0 - value[cell] / best)
+        return 100.0 * (1.0 - value[cell] / best) if best else 0.0
 
     regret = {"predicted": lost(max(measured, key=lambda cell: measured[cell].metrics[objective]))}
     for null in next(iter(measured.values())).nulls:

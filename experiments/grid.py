@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from .scenario import Scenario
@@ -48,13 +48,16 @@ def cells(policies: Sequence[str], max_num_seqs: Sequence[int], max_num_batched_
     ]
 
 
-def cells_to_measure(feasible: Sequence[Cell], best: Sequence[Cell], default: Cell, k: int) -> list[Cell]:
-    """At least ``k`` of the feasible cells: per policy the corners of the grid, vLLM's default and the predicted
-    best, whatever ``k``; then those farthest (in octaves of the knobs) from all chosen, ties to the smaller knobs.
+def cells_to_measure(
+    feasible: Sequence[Cell], grid: Collection[Cell], best: Sequence[Cell], default: Cell, k: int
+) -> list[Cell]:
+    """At least ``k`` of the feasible cells: per policy the corners of ``grid`` (vLLM's default may lie off it), vLLM's
+    default and the predicted best, whatever ``k``; then those farthest (in octaves of the knobs) from all chosen, ties
+    to the smaller knobs.
     """
     chosen: list[Cell] = []
-    for policy in dict.fromkeys(cell.policy for cell in feasible):
-        chosen += _corners([cell for cell in feasible if cell.policy == policy])
+    for policy in dict.fromkeys(cell.policy for cell in feasible if cell in grid):
+        chosen += _corners([cell for cell in feasible if cell.policy == policy and cell in grid])
     chosen += [cell for cell in (*best, *(default._replace(policy=cell.policy) for cell in best)) if cell in feasible]
     chosen = list(dict.fromkeys(chosen))
     while len(chosen) < min(k, len(feasible)):

@@ -35,9 +35,14 @@ _SAME_NAME = (
 )
 
 
+_USUAL = {name: Scenario.model_fields[name].default for name in ("dtype", "device")}
+"""What an option says that was not given."""
+
+
 def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     """A scenario from a command's options by name; a model that is not given is the profile's, which also says the
-    dtype, device and block size. Raises ``ExperimentError``.
+    dtype, device and block size (another dtype or device that was asked for stays, so that the profile is refused).
+    Raises ``ExperimentError``.
     """
     fields: dict[str, Any] = {name: options[name] for name in _SAME_NAME if name in options}
     fields["trace"] = {field: options[name] for name, field in _TRACE_FIELDS.items()}
@@ -47,7 +52,8 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     if options["model"] is not None:
         fields["model"] = options["model"]
     elif profile is not None:
-        fields |= {"model": profile.model.name, "dtype": profile.model.dtype, "device": profile.device.type}
+        own = {"dtype": profile.model.dtype, "device": profile.device.type}
+        fields |= {"model": profile.model.name, **{name: own[name] for name in own if fields[name] == _USUAL[name]}}
     if profile is not None:
         fields["block_size"] = profile.block_size
         if options["threads"] is None and profile.device.type == "cpu":
@@ -104,7 +110,7 @@ def _merge(fields: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """``trace.start=100`` goes into the trace."""
     for name, value in more.items():
         where, dot, rest = name.partition(".")
-        if dot and where == "trace":
+        if dot and where == "trace" and isinstance(fields["trace"], dict):
             fields["trace"][rest] = value
         else:
             fields[name] = value

@@ -53,7 +53,7 @@ def recommend(
         raise ExperimentError(f"There is no SLO {sorted(unknown)[0]!r}; known are {', '.join(SLO_METRIC)}.")
     feasible = [result for result in sweep.feasible() if policy in (None, result.cell.policy)]
     if not feasible:
-        raise ExperimentError(f"No cell of {sweep.folder} is feasible: widen the grid.")
+        raise ExperimentError(_none_feasible(sweep, policy))
     objective = sweep.spec.objective
     meeting = [result for result in feasible if _meets(result, limits)]
     pool = meeting or feasible
@@ -83,6 +83,14 @@ def serve_command(model: str, result: CellResult) -> str:
 def dominant_bound(metrics: Mapping[str, float]) -> Bound:
     """The bound that was active for most of the busy time."""
     return max(Bound, key=lambda bound: metrics[f"bound_{bound.name.lower()}_share"])
+
+
+def _none_feasible(sweep: Sweep, policy: str | None) -> str:
+    found = [result for result in sweep.predicted() if policy in (None, result.cell.policy)]
+    if not found:
+        asked = f" of policy {policy}" if policy else ""
+        return f"{sweep.folder} has no predicted cell{asked}: run the sweep with it."
+    return f"No cell of {sweep.folder} is feasible; the first, {found[0].cell.key}: {found[0].reason}"
 
 
 def _meets(result: CellResult, limits: Mapping[str, float]) -> bool:

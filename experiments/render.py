@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from ..scheduler.batch import Bound
@@ -62,17 +70,22 @@ def sweep_progress(folder: Path) -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    tasks: dict[str, int] = {}
+    tasks: dict[str, TaskID] = {}
+    bar = Progress(*columns, console=console)
+
+    def update(what: str, done: int, total: int) -> None:
+        bar.start()  # not before there is something to show: bad input is one sentence and no bar
+        phase = what.split(maxsplit=1)[0]
+        if phase not in tasks:
+            tasks[phase] = bar.add_task(what, total=total)
+        bar.update(tasks[phase], description=what.capitalize(), completed=done)
+
     try:
-        with Progress(*columns, console=console) as bar:
-
-            def update(what: str, done: int, total: int) -> None:
-                phase = what.split(maxsplit=1)[0]
-                if phase not in tasks:
-                    tasks[phase] = bar.add_task(what, total=total)
-                bar.update(tasks[phase], description=what.capitalize(), completed=done)  # type: ignore[arg-type]
-
+        try:
             yield update
+        finally:
+            if tasks:
+                bar.stop()
     except KeyboardInterrupt:
         console.print(f"Interrupted. Finished cells are kept in {folder}; the same command goes on from there.")
         raise SystemExit(130) from None
@@ -145,7 +158,10 @@ def print_comparison(comparison: object) -> None:
     console = Console()
     summary = comparison.summary
     heads = ("Metric", "Median", "Worst", "Bias", "Repeat noise", "Constant", "Roofline·α+β")
-    columns = ["median_error_percent", "worst_error_percent", "bias_percent", "repeat_noise_percent", "constant_median_percent", "roofline_affine_median_percent"]
+    columns = [
+        *("median_error_percent", "worst_error_percent", "bias_percent", "repeat_noise_percent"),
+        *("constant_median_percent", "roofline_affine_median_percent"),
+    ]
     table = _table(*heads, title=f"Error of the prediction over {int(summary['num_cells'].max())} measured cells (%)")
     for row in summary.to_dict("records"):
         if row["metric"] not in ("peak_waiting", "num_preemptions"):

@@ -32,6 +32,8 @@ def replay(
     """
     chosen = make_scenario(**fields) if scenario is None else scenario.with_(**fields)
     loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
+    if wall_clock and not measured:
+        raise ExperimentError("Only a measured run can be paced by the wall clock: measure, or use the clock sim.")
     if measured:
         from .measure import Device
 

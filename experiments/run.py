@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ..sim.metrics import metrics
-from ..sim.records import Records
+from ..sim.records import ITERATION_COUNTS, ITERATION_TIMES, REQUEST_COLUMNS, Columns, Records
 from .errors import ExperimentError
 from .scenario import Scenario, load_scenario
 
 FORMAT = 1
 Kind = Literal["predicted", "measured"]
+_FILES = frozenset(("run.json", "scenario.json", "requests.parquet", "iterations.parquet", "gaps.parquet"))
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,19 @@ class Run:
         """All metrics (``sim.metrics``)."""
         return metrics(self.records, self.num_gpu_blocks - 1, self.scenario.slo)
 
-    def save(self, folder: Path) -> None:
-        """Write the run as Parquet and JSON, complete or not at all. Raises ``ExperimentError`` if the disk fails."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
+    def save(self, folder: str | Path) -> None:
+        """Write the run as Parquet and JSON, complete or not at all, in the place of an earlier run. Raises
+        ``ExperimentError`` if the disk fails or the folder holds anything else.
+        """
+        folder = Path(folder).resolve()
         scratch = folder.with_name(folder.name + ".part")
         with writing(folder):
+            _check_replaceable(folder)
             scratch.mkdir(parents=True, exist_ok=True)
-            parquet.write_table(pa.table(dict(self.records.requests)), scratch / "requests.parquet")
-            parquet.write_table(pa.table(dict(self.records.iterations)), scratch / "iterations.parquet")
+            _write_table(self.records.requests, scratch / "requests.parquet")
+            _write_table(self.records.iterations, scratch / "iterations.parquet")
             gaps = {"from_iteration": self.records.gaps[:, 0], "to_iteration": self.records.gaps[:, 1]}
-            parquet.write_table(pa.table(gaps), scratch / "gaps.parquet")
+            _write_table(gaps, scratch / "gaps.parquet")
             (scratch / "scenario.json").write_text(self.scenario.model_dump_json(indent=2) + "\n")
             head = {
                 "format": FORMAT,
@@ -61,16 +63,42 @@ class Run:
             scratch.rename(folder)
 
 
-def load_run(folder: Path) -> Run:
+def _check_replaceable(folder: Path) -> None:
+    """Raise ``ExperimentError`` unless ``folder`` is absent, empty, or a run and nothing but a run."""
+    if not folder.exists():
+        return
+    foreign = sorted({path.name for path in folder.iterdir()} - _FILES)
+    if foreign:
+        raise ExperimentError(f"{folder} holds {foreign[0]}, which is no part of a run: choose another folder.")
+
+
+def _write_table(columns: Columns, path: Path) -> None:
+    """Parquet of float64 and int64 columns, from their own memory: pyarrow's conversion would import pandas."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    arrays = [
+        pa.Array.from_buffers(
+            pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+        )
+        for values in columns.values()
+    ]
+    parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), path)
+
+
+def load_run(folder: str | Path) -> Run:
     """Read a run. Raises ``ExperimentError`` if it is none, broken, or of another version."""
     from pyarrow import ArrowInvalid, parquet
 
+    folder = Path(folder)
     head = read_head(folder / "run.json", FORMAT)
     try:
         tables = {name: parquet.read_table(folder / f"{name}.parquet") for name in ("requests", "iterations", "gaps")}
         columns = {
             name: {column: table[column].to_numpy() for column in table.column_names} for name, table in tables.items()
         }
+        for table, expected in (("requests", REQUEST_COLUMNS), ("iterations", ITERATION_TIMES + ITERATION_COUNTS)):
+            columns[table] = {name: columns[table][name] for name in expected}
         gaps = np.column_stack((columns["gaps"]["from_iteration"], columns["gaps"]["to_iteration"]))
         return Run(
             scenario=load_scenario(folder / "scenario.json"),
@@ -85,8 +113,8 @@ def load_run(folder: Path) -> Run:
         ) from error
 
 
-def read_head(path: Path, expected_format: int) -> dict[str, Any]:
-    """A results file's JSON head of this version. Raises ``ExperimentError`` otherwise."""
+def read_head(path: Path, expected_format: int, *fields: str) -> dict[str, Any]:
+    """A results file's JSON head of this version, with these fields. Raises ``ExperimentError`` otherwise."""
     try:
         head = json.loads(path.read_bytes())
         found = head["format"]
@@ -99,6 +127,9 @@ def read_head(path: Path, expected_format: int) -> dict[str, Any]:
             f"{path} is of results format {found}, this version reads format {expected_format}: run it again into a "
             f"new folder, or open it with the version that wrote it."
         )
+    missing = [name for name in fields if name not in head]
+    if missing:
+        raise ExperimentError(f"{path} lacks {missing[0]}: delete its folder and run again.")
     return dict(head)
 
 

@@ -14,9 +14,11 @@ from ..sim.metrics import SLO_NAMES
 from ..traces import Trace, load_trace
 from .errors import ExperimentError
 
+_POOL_FIELDS = ("num_gpu_blocks", "kv_memory_bytes")
+
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TraceSpec(_Part):
@@ -89,6 +91,9 @@ class Scenario(_Part):
         unknown = sorted(set(self.slo) - set(SLO_NAMES))
         if unknown:
             raise ValueError(f"there is no SLO {unknown[0]!r}; known are {', '.join(SLO_NAMES)}")
+        wrong = next((name for name in sorted(self.slo) if self.slo[name] <= 0), None)
+        if wrong:
+            raise ValueError(f"the SLO {wrong} is {self.slo[wrong]:g} ms, but a limit must be above 0")
         if self.num_gpu_blocks is not None and self.kv_memory_bytes is not None:
             raise ValueError("give num_gpu_blocks or kv_memory_bytes, not both")
         if self.num_gpu_blocks is None and self.kv_memory_bytes is None:
@@ -109,8 +114,13 @@ class Scenario(_Part):
         )
 
     def with_(self, **changes: Any) -> Scenario:
-        """A copy with some fields changed, checked again. Raises ``ExperimentError``."""
-        return make_scenario(**{**self.model_dump(), **changes})
+        """A copy with some fields changed, checked again; a new way to size the KV pool replaces the one before.
+        Raises ``ExperimentError``.
+        """
+        fields = self.model_dump()
+        if any(changes.get(name) is not None for name in _POOL_FIELDS):
+            fields |= dict.fromkeys(_POOL_FIELDS)
+        return make_scenario(**{**fields, **changes})
 
     def digest(self) -> str:
         """A name for exactly this scenario."""

@@ -11,6 +11,7 @@ from joblib import Parallel, delayed
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..scheduler.errors import BatchTwinError
+from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
 from .errors import ExperimentError
 from .grid import Cell, cells, cells_to_measure, default_cell
@@ -23,6 +24,8 @@ NULLS = ("constant", "roofline_affine")
 """Baselines that every sweep predicts as well, so that what the fitted law adds can be seen."""
 Progress = Callable[[str, int, int], None]
 """``(what, done, total)``."""
+OBJECTIVES = ("output_throughput", "request_throughput", "total_token_throughput", "request_goodput")
+"""Metrics that may be maximised."""
 
 
 class SweepSpec(BaseModel):
@@ -42,9 +45,13 @@ class SweepSpec(BaseModel):
     @property
     def cells(self) -> list[Cell]:
         """The grid, and vLLM's default for each policy if it is not on it."""
-        grid = cells(self.policies, self.max_num_seqs, self.max_num_batched_tokens)
-        default = default_cell(self.scenario)
+        grid, default = self.grid, default_cell(self.scenario)
         return grid + [c for p in self.policies if (c := default._replace(policy=p)) not in grid]
+
+    @property
+    def grid(self) -> list[Cell]:
+        """What was asked for."""
+        return cells(self.policies, self.max_num_seqs, self.max_num_batched_tokens)
 
 
 class CellResult(NamedTuple):
@@ -87,7 +94,7 @@ class Sweep:
 
     def measured_metrics(self, cell: Cell) -> list[dict[str, float]]:
         """The metrics of the cell's measured runs, without reading their records."""
-        return [read_head(folder / "run.json", FORMAT)["metrics"] for folder in self._measured_folders(cell)]
+        return [read_head(folder / "run.json", FORMAT, "metrics")["metrics"] for folder in self._measured_folders(cell)]
 
     def measured_cells(self) -> list[Cell]:
         """Cells with at least one measured run."""
@@ -133,22 +140,22 @@ class Sweep:
         if k is None or not feasible:
             return feasible
         best = [result.cell for policy in self.spec.policies if (result := self.best(policy)) is not None]
-        return cells_to_measure(feasible, best, default_cell(self.spec.scenario), k)
+        return cells_to_measure(feasible, self.spec.grid, best, default_cell(self.spec.scenario), k)
 
     def _cell_folder(self, cell: Cell) -> Path:
         return self.folder / "cells" / cell.key
 
     def _measured_folders(self, cell: Cell) -> list[Path]:
-        found = self._cell_folder(cell).glob("measured-*/run.json")
-        return sorted((path.parent for path in found), key=lambda path: int(path.name.removeprefix("measured-")))
+        found = [path.parent for path in self._cell_folder(cell).glob("measured-*/run.json")]
+        repeats = {path: path.name.removeprefix("measured-") for path in found}
+        return sorted((path for path in found if repeats[path].isdigit()), key=lambda path: int(repeats[path]))
 
     def _load(self, cell: Cell) -> CellResult | None:
         path = self._cell_folder(cell) / "predicted.json"
         if not path.exists():
             return None
-        raw = read_head(path, FORMAT)
-        raw.pop("format")
-        return CellResult(**{**raw, "cell": Cell(*raw["cell"])})
+        raw = read_head(path, FORMAT, *CellResult._fields)
+        return CellResult(**{name: raw[name] for name in CellResult._fields})._replace(cell=cell)
 
     def _store(self, result: CellResult) -> None:
         path = self._cell_folder(result.cell) / "predicted.json"
@@ -178,17 +185,22 @@ def sweep(
     What ``folder`` already holds of this very sweep is kept and not computed again. Raises ``BatchTwinError`` or
     ``TraceError`` for bad input; an infeasible cell is marked and the sweep goes on.
     """
+    for option, count in (("workers", workers), ("repeats", repeats), ("measure", measure)):
+        if isinstance(count, int) and count < 1:
+            raise ExperimentError(f"{option} is {count}, but it must be at least 1.")
     loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
     check_profile(loaded, scenario)
     spec = SweepSpec(
         scenario=scenario,
-        policies=tuple(policies or (scenario.policy,)),
+        policies=tuple(dict.fromkeys(policies or (scenario.policy,))),
         max_num_seqs=tuple(sorted(set(max_num_seqs))),
         max_num_batched_tokens=tuple(sorted(set(max_num_batched_tokens))),
-        objective=objective or ("request_goodput" if scenario.slo else "output_throughput"),
+        objective=_objective(objective, scenario),
         trace_digest=scenario.trace.load().digest(),
         profile_hash=loaded.hash(),
     )
+    for policy in spec.policies:
+        load_policy(policy)
     made = _create_or_resume(Path(folder), spec, loaded)
     made.predict(workers=workers, progress=progress)
     if measure is not None:
@@ -205,6 +217,17 @@ def open_sweep(folder: str | Path) -> Sweep:
     except ValidationError as error:
         raise ExperimentError(f"{folder / 'sweep.json'} is broken: {error.errors()[0]['msg'].lower()}.") from error
     return Sweep(folder, spec, load_profile(folder / "profile.json"))
+
+
+def _objective(asked: str | None, scenario: Scenario) -> str:
+    """What to maximise. Raises ``ExperimentError`` if that is no metric of these runs."""
+    if asked is None:
+        return "request_goodput" if scenario.slo else "output_throughput"
+    if asked not in OBJECTIVES:
+        raise ExperimentError(f"There is no objective {asked!r}; known are {', '.join(OBJECTIVES)}.")
+    if asked == "request_goodput" and not scenario.slo:
+        raise ExperimentError("The objective request_goodput needs an SLO: give one, such as ttft_ms=500.")
+    return asked
 
 
 def _create_or_resume(folder: Path, spec: SweepSpec, profile: Profile) -> Sweep:

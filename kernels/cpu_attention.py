@@ -71,7 +71,8 @@ def set_threads(num_threads: int) -> None:
     if HAS_NUMBA:
         import numba
 
-        numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+        available: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        numba.set_num_threads(min(num_threads, available))
 
 
 def plan_attention(
@@ -186,7 +187,8 @@ def _attend_bucket(
     shape = (*bucket.slots.shape, *key_cache.shape[2:])
     keys = key_cache.flatten(0, 1).index_select(0, bucket.slots.flatten()).view(shape)
     values = value_cache.flatten(0, 1).index_select(0, bucket.slots.flatten()).view(shape)
-    heads = query.index_select(0, bucket.rows).unflatten(1, (key_cache.shape[2], -1))
+    num_kv_heads, head_dim = key_cache.shape[2:]
+    heads = query.index_select(0, bucket.rows).view(len(bucket.rows), num_kv_heads, -1, head_dim)
     attended = scaled_dot_product_attention(
         heads, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=bucket.mask, scale=scale
     )
@@ -229,7 +231,8 @@ def _bucket(
     positions = np.arange(int(lengths.max()))[None]
     hidden = positions >= lengths
     positions = np.where(hidden, 0, positions)
-    slots = np.take_along_axis(block_tables[rows], positions // block_size, axis=1) * block_size + positions % block_size
+    blocks = np.take_along_axis(block_tables[rows], positions // block_size, axis=1)
+    slots = blocks * block_size + positions % block_size
     if window:
         hidden |= positions < lengths - window
     mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), float("-inf"))

@@ -43,7 +43,8 @@ def _jit(*, parallel: bool = False) -> Jit:
 def _softmax(scores: FloatArray, exponents: NDArray[np.int32], powers: FloatArray) -> None:
     """In place. ``powers`` is ``exponents`` seen as floats: 2**n is n + 127 in the exponent field.
 
-    e**x = 2**n · e**r with |r| ≤ ln 2 / 2, and for e**r the polynomial of Cephes' expf (error 2e-7)."""
+    e**x = 2**n · e**r with |r| ≤ ln 2 / 2, and for e**r the polynomial of Cephes' expf (error 2e-7).
+    """
     largest = scores[0]
     for t in range(scores.size):
         largest = max(largest, scores[t])
@@ -77,7 +78,7 @@ def _prefetch_token(cache: FloatArray, table: IntArray, t: int) -> None:
 
 
 @_jit()
-def _attend(
+def _score(
     query: FloatArray,
     key_cache: FloatArray,
     value_cache: FloatArray,
@@ -85,15 +86,12 @@ def _attend(
     length: int,
     table: IntArray,
     scale: np.float32,
-    out: FloatArray,
+    scores: FloatArray,
 ) -> None:
-    """One sequence: ``query`` and ``out`` [n_q_heads, head_dim] over tokens ``first … length − 1`` of ``table``."""
-    block_size, num_kv_heads = key_cache.shape[1], key_cache.shape[2]
+    """``scores`` [n_q_heads, tokens] of every head with every token; ends by asking for the first values."""
+    block_size = key_cache.shape[1]
     num_heads, head_dim = query.shape
-    group = num_heads // num_kv_heads
-    scores = np.empty((num_heads, length - first), np.float32)
-    exponents = np.empty(length - first, np.int32)
-
+    group = num_heads // key_cache.shape[2]
     for t in range(first, length):
         ahead = t + _PREFETCH_TOKENS
         if ahead < length:
@@ -106,18 +104,45 @@ def _attend(
             for d in range(head_dim):
                 dot += query[head, d] * keys[head // group, d]
             scores[head, t - first] = dot * scale
-    for head in range(num_heads):
-        _softmax(scores[head], exponents, exponents.view(np.float32))
-        for d in range(head_dim):
-            out[head, d] = np.float32(0.0)
+
+
+@_jit()
+def _weigh(
+    weights: FloatArray, value_cache: FloatArray, first: int, length: int, table: IntArray, out: FloatArray
+) -> None:
+    """``out`` [n_q_heads, head_dim] is the sum of the values, weighted."""
+    block_size = value_cache.shape[1]
+    num_heads, head_dim = out.shape
+    group = num_heads // value_cache.shape[2]
+    out[:] = np.float32(0.0)
     for t in range(first, length):
         if t + _PREFETCH_TOKENS < length:
             _prefetch_token(value_cache, table, t + _PREFETCH_TOKENS)
         values = value_cache[table[t // block_size], t % block_size]
         for head in range(num_heads):
-            weight = scores[head, t - first]
+            weight = weights[head, t - first]
             for d in range(head_dim):
                 out[head, d] += weight * values[head // group, d]
+
+
+@_jit()
+def _attend(
+    query: FloatArray,
+    key_cache: FloatArray,
+    value_cache: FloatArray,
+    first: int,
+    length: int,
+    table: IntArray,
+    scale: np.float32,
+    out: FloatArray,
+) -> None:
+    """One sequence: ``query`` and ``out`` [n_q_heads, head_dim] over tokens ``first … length − 1`` of ``table``."""
+    scores = np.empty((query.shape[0], length - first), np.float32)
+    exponents = np.empty(length - first, np.int32)
+    _score(query, key_cache, value_cache, first, length, table, scale, scores)
+    for head in range(query.shape[0]):
+        _softmax(scores[head], exponents, exponents.view(np.float32))
+    _weigh(scores, value_cache, first, length, table, out)
 
 
 @_jit()

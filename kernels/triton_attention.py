@@ -35,7 +35,8 @@ def launch_config(head_dim: int, group: int, element_bytes: int, *, decode: bool
 
 def num_kv_splits(num_processors: int, num_kv_heads: int, num_seqs: int, max_kv_tokens: int) -> int:
     """Splits of each sequence's KV so that about two programs stand ready for every multiprocessor, none with fewer
-    than 256 tokens of the longest context. All four arguments are known on the host."""
+    than 256 tokens of the longest context. All four arguments are known on the host.
+    """
     wanted = 2 * num_processors // max(1, num_kv_heads * num_seqs)
     return max(1, min(wanted, max_kv_tokens // 256, 64))
 

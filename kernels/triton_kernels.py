@@ -29,7 +29,8 @@ def _attend_tiles(
     tile: tl.constexpr,
 ):
     """Online softmax of ``query`` [rows, dims] over tokens ``first … last − 1``; ``position`` [rows] is the last token
-    a row may see. The caches point at one KV head. Gives (sum of weighted values, largest score, sum of weights)."""
+    a row may see. The caches point at one KV head. Gives (sum of weighted values, largest score, sum of weights).
+    """
     rows: tl.constexpr = query.shape[0]
     largest = tl.full([rows], float("-inf"), tl.float32)
     total = tl.zeros([rows], tl.float32)
@@ -87,7 +88,8 @@ def prefill_kernel(
     window: tl.constexpr,
 ):
     """Grid (upper bound of query blocks, KV heads). Sequence s owns the query blocks from
-    ``offset(s) // block_q + s`` on, where ``offset`` counts new tokens before it: enough of them for any lengths."""
+    ``offset(s) // block_q + s`` on, where ``offset`` counts new tokens before it: enough of them for any lengths.
+    """
     block_q: tl.constexpr = block_m // group
     query_block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -113,7 +115,9 @@ def prefill_kernel(
         mask = row_mask[:, None] & (dims < head_dim)[None, :]
         flat = (start + token).to(tl.int64)
         q = tl.load(
-            query + (flat * stride_query_token + head * stride_query_head)[:, None] + dims[None, :], mask=mask, other=0.0
+            query + (flat * stride_query_token + head * stride_query_head)[:, None] + dims[None, :],
+            mask=mask,
+            other=0.0,
         )
         context = tl.load(seq_lens + seq) - query_len
         last = context + tl.minimum(first_q + block_q, query_len)
@@ -169,7 +173,8 @@ def decode_kernel(
     num_splits: tl.constexpr,
 ):
     """Grid (sequences, KV heads, splits). A split gives its part's attention and, if there are several, the logarithm
-    of its sum of weights in ``log_sum`` [S, splits, heads] (−∞ where it had no token)."""
+    of its sum of weights in ``log_sum`` [S, splits, heads] (−∞ where it had no token).
+    """
     seq = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
@@ -203,7 +208,9 @@ def decode_kernel(
         tile,
     )
     acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
-    pointers = out + seq * stride_out_token + split * stride_out_split + (head * stride_out_head)[:, None] + dims[None, :]
+    pointers = (
+        out + seq * stride_out_token + split * stride_out_split + (head * stride_out_head)[:, None] + dims[None, :]
+    )
     tl.store(pointers, acc.to(out.dtype.element_ty), mask=mask)
     if num_splits > 1:
         heads = tl.num_programs(1) * group

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+
 from .errors import BatchTwinError
 
 
@@ -9,8 +12,10 @@ class BlockPool:
     """Physical KV blocks 1 … n−1 (0 is the null block), handed out last freed first.
 
     vLLM puts the unhashed blocks of an ended request to the *front* of its free queue, tail first, so that the
-    queue is a stack; here its top is the end of the list.
+    queue is a stack; here its top is the end of the list. Without prefix caching nothing is ever found again.
     """
+
+    caches_prefixes = False
 
     def __init__(self, num_gpu_blocks: int) -> None:
         self.num_blocks = num_gpu_blocks - 1
@@ -23,10 +28,8 @@ class BlockPool:
 
     def take(self, num_blocks: int) -> list[int]:
         """The next ``num_blocks`` free blocks; the caller has checked that there are enough."""
-        if num_blocks == 0:
-            return []
         taken = self._free[: -num_blocks - 1 : -1]
-        del self._free[-num_blocks:]
+        del self._free[len(self._free) - num_blocks :]
         return taken
 
     def take_one(self) -> int:
@@ -37,18 +40,117 @@ class BlockPool:
         """Return a whole block table; its last block is the next to be handed out."""
         self._free.extend(table)
 
-    def check_integrity(self, tables: list[list[int]]) -> None:
-        """Blocks are conserved: each is free or in exactly one of ``tables``.
+    def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
+        """Blocks are conserved: each is free, or held as often as ``tables`` hold it.
 
         Raises ``BatchTwinError`` naming the block otherwise. O(blocks): for tests and for an idle scheduler.
         """
-        owners = [0] * (self.num_blocks + 1)
-        for block in self._free:
-            owners[block] += 1
+        held = self._count(tables)
+        free = self._count([self._free])
+        for block in range(self.num_blocks + 1):
+            if held[block] + free[block] != (block > 0):
+                raise BatchTwinError(f"KV block {block} is free {free[block]} times and held {held[block]} times.")
+
+    def _count(self, tables: Sequence[Sequence[int]]) -> list[int]:
+        counts = [0] * (self.num_blocks + 1)
         for table in tables:
             for block in table:
-                owners[block] += 1
-        wrong = [block for block in range(1, self.num_blocks + 1) if owners[block] != 1]
-        if owners[0] or wrong:
-            named = 0 if owners[0] else wrong[0]
-            raise BatchTwinError(f"KV block {named} has {owners[named]} owners; free and used blocks must be disjoint.")
+                counts[block] += 1
+        return counts
+
+
+class PrefixCachingPool(BlockPool):
+    """Blocks that can be found again by the hash of what they hold, as in vLLM.
+
+    A hashed block that nobody holds is free but still findable: such blocks are handed out after all others, least
+    recently freed first, and lose their hash only then. A block may be held by several requests; two blocks may
+    carry one hash, and the one that got it first is found.
+    """
+
+    caches_prefixes = True
+
+    def __init__(self, num_gpu_blocks: int) -> None:
+        super().__init__(num_gpu_blocks)
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._holders = [0] * num_gpu_blocks
+        self._hash_of: dict[int, bytes] = {}
+        self._blocks_of: dict[bytes, list[int]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be handed out now, cached ones that nobody holds included."""
+        return len(self._free) + len(self._idle)
+
+    def take(self, num_blocks: int) -> list[int]:
+        """The next ``num_blocks`` free blocks; what they cached is forgotten."""
+        return [self.take_one() for _ in range(num_blocks)]
+
+    def take_one(self) -> int:
+        """The next free block; what it cached is forgotten."""
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._idle.popitem(last=False)
+            self._forget(block)
+        self._holders[block] = 1
+        return block
+
+    def give_back(self, table: list[int]) -> None:
+        """Drop one holder of each block, tail first: hashed ones join the end of the queue, others its front."""
+        unhashed = []
+        for block in reversed(table):
+            self._holders[block] -= 1
+            if self._holders[block] == 0:
+                if block in self._hash_of:
+                    self._idle[block] = None
+                else:
+                    unhashed.append(block)
+        self._free.extend(reversed(unhashed))
+
+    def find(self, hashes: Sequence[bytes]) -> list[int]:
+        """Blocks that hold the longest cached prefix of ``hashes``. Nothing is changed by looking."""
+        found = []
+        for block_hash in hashes:
+            blocks = self._blocks_of.get(block_hash)
+            if blocks is None:
+                break
+            found.append(blocks[0])
+        return found
+
+    def num_idle(self, blocks: Sequence[int]) -> int:
+        """How many of these nobody holds: they count as free, until they are held."""
+        return sum(1 for block in blocks if self._holders[block] == 0)
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        """One more holder for each of ``blocks``."""
+        for block in blocks:
+            if self._holders[block] == 0:
+                del self._idle[block]
+            self._holders[block] += 1
+
+    def register(self, block: int, block_hash: bytes) -> None:
+        """``block`` holds, or will hold when the step in the making has run, what ``block_hash`` names."""
+        if block not in self._hash_of:
+            self._hash_of[block] = block_hash
+            self._blocks_of.setdefault(block_hash, []).append(block)
+
+    def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
+        """Every reference is counted; free and held blocks are disjoint; both hash maps agree."""
+        held = self._count(tables)
+        free = self._count([self._free, list(self._idle)])
+        for block in range(1, self.num_blocks + 1):
+            if held[block] != self._holders[block] or free[block] != (held[block] == 0):
+                raise BatchTwinError(
+                    f"KV block {block} is in {held[block]} tables, counted {self._holders[block]} times, and free "
+                    f"{free[block]} times."
+                )
+        named = {block: name for name, blocks in self._blocks_of.items() for block in blocks}
+        if named != self._hash_of or any(block not in self._hash_of for block in self._idle) or held[0] + free[0]:
+            raise BatchTwinError("The prefix cache's two maps disagree, or the null block is in use.")
+
+    def _forget(self, block: int) -> None:
+        name = self._hash_of.pop(block)
+        blocks = self._blocks_of[name]
+        blocks.remove(block)
+        if not blocks:
+            del self._blocks_of[name]

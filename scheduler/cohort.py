@@ -79,6 +79,10 @@ class Cohort:
         """Rank → seat of those whose next token starts a new block. In no particular order; do not change it."""
         return self._crossers[self.clock % self.block_size]
 
+    def fillers(self) -> dict[int, Seat]:
+        """Rank → seat of those whose next token fills its block."""
+        return self._crossers[(self.clock + 1) % self.block_size]
+
     def num_before(self, rank: int) -> int:
         """How many members stand before ``rank`` in the running list."""
         return bisect_left(self.ranks, rank)

@@ -36,12 +36,15 @@ class Request:
         "_output_tokens",
         "_tokens_to_recompute",
         "arrival_s",
+        "block_hashes",
         "block_table",
         "client_id",
         "cohort",
+        "host_table",
         "index",
         "max_tokens",
         "num_preemptions",
+        "num_registered_blocks",
         "num_prompt_tokens",
         "output_len",
         "priority",
@@ -77,7 +80,10 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []  # of its full blocks, as far as they were needed
+        self.num_registered_blocks = 0  # leading blocks of its table that the prefix cache knows
         self.num_preemptions = 0
+        self.host_table: list[int] = []  # host blocks with what was swapped out
         self.rank = -1  # place in the running list: the admission number
         self.seat: Seat | None = None  # set while it decodes in the cohort
         self.cohort: Cohort | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .batch import Batch, Chunk
-from .blocks import BlockPool
-from .cohort import Cohort
+from .blocks import BlockPool, PrefixCachingPool
+from .cohort import Cohort, Seat
 from .config import SchedulerConfig
 from .errors import BatchTwinError, RequestRefused
+from .hashing import extend_hashes
 from .policies import Policy, load_policy
 from .request import Request, RequestStatus
 from .step import Step
@@ -28,16 +31,21 @@ class Scheduler:
         self.config = config
         self.policy = load_policy(policy) if isinstance(policy, str) else policy
         self.policy.check(config)
-        self.waiting = WaitingQueue()
-        self.pool = BlockPool(config.num_gpu_blocks)
+        self.waiting: WaitingQueue = self.policy.make_queue()
+        self.pool = (PrefixCachingPool if config.enable_prefix_caching else BlockPool)(config.num_gpu_blocks)
+        self.host_pool = BlockPool(config.num_cpu_blocks + 1)
         self.cohort = Cohort(config.block_size)
         self.prefilling: dict[int, Request] = {}
         self.draining: dict[int, Request] = {}
         self.held: list[Request] = []
         self.num_steps = 0
+        self.stops_at_own_preemption = self._victim_rule == "last"
         self._refuse_unservable = refuse_unservable
         self._requests: dict[str, Request] = {}
         self._next_rank = 0
+        self._host_returns: list[int] = []
+        self._steps_since_prefill = config.prefill_schedule_interval
+        self._left_waiting = False  # by the last admission pass that was open to prompts
 
     @property
     def num_running(self) -> int:
@@ -76,7 +84,7 @@ class Scheduler:
         if request is None:
             return
         if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
-            self.waiting.remove(request)
+            self._unqueue(request)
         else:
             self._release(request)
         request.status = RequestStatus.ABORTED
@@ -88,20 +96,20 @@ class Scheduler:
         step = Step(self)
         self.policy.schedule(step)
         batch = step.close()
+        if self._host_returns:  # only now: a later copy out of this step must not overwrite what is copied in
+            self.host_pool.give_back(self._host_returns)
+            self._host_returns = []
         self.num_steps += 1
+        if self.config.prefill_schedule_interval > 1:
+            self._note_prefill(step, batch)
         return batch
 
     def complete(self, batch: Batch) -> list[Request]:
         """``batch`` has run. Returns who finished with it, in scheduling order; their blocks are free again."""
-        finished = [request for request in batch.finishing if request.status is RequestStatus.RUNNING]
+        finished = [request for request in batch.finishing if request.request_id in self._requests]
         for request in finished:
-            request.status = RequestStatus.FINISHED
             del self._requests[request.request_id]
-            if self.policy.keeps_finished_rows:
-                del self.draining[request.rank]
-                self.held.append(request)
-            else:
-                self._release(request)
+            self._end(request)
         if self.held and self.num_running == len(self.held):
             self._release_held()
         return finished
@@ -114,36 +122,131 @@ class Scheduler:
         """Blocks are conserved, sums agree with a walk. Raises ``BatchTwinError``. O(everything)."""
         residents = self.running()
         self.pool.check_integrity([request.block_table for request in residents])
+        self.host_pool.check_integrity([request.host_table for request in self.waiting])
         walked = sum(seat.request.num_computed_tokens for seat in self.cohort.seats.values())
         if walked != self.cohort.num_kv_tokens:
             raise BatchTwinError(f"The cohort sums {self.cohort.num_kv_tokens} KV tokens, a walk finds {walked}.")
         if len(residents) - len(self.held) + len(self.waiting) != len(self._requests):
             raise BatchTwinError("A request is neither waiting nor running, or both.")
 
+    # What a step asks.
+
+    def threshold_tokens(self) -> int:
+        """The cap on prompt tokens a request and step; 0 is none. It is void for a request that is alone."""
+        config = self.config
+        threshold = config.long_prefill_token_threshold
+        if not (threshold or config.long_prefill_token_threshold_adaptive):
+            return 0
+        eligible = self.num_running + len(self.waiting)
+        if eligible <= 1:
+            return 0
+        if config.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.max_num_batched_tokens // eligible)
+        return threshold
+
+    def holds_prefills(self) -> bool:
+        """Whether ``prefill_schedule_interval`` keeps prompts out: not enough steps have passed since the last prompt,
+        somebody decodes, and the last open admission left nobody waiting.
+        """
+        interval = self.config.prefill_schedule_interval
+        if interval == 1 or self._steps_since_prefill >= interval - 1 or self._left_waiting:
+            return False
+        return len(self.cohort) + len(self.draining) > 0
+
+    def fillers(self) -> dict[int, Seat]:
+        """Decodes whose block the prefix cache learns of in this step: those who fill it or, where its last token is
+        still under way when the step is formed (asynchronous scheduling), those who filled it in the step before.
+        """
+        return self.cohort.crossers() if self.config.async_scheduling else self.cohort.fillers()
+
+    def find_cached(self, request: Request) -> list[int]:
+        """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""
+        if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
+            return []
+        block_size = self.config.block_size
+        return self.pool.find(extend_hashes(request, block_size, (request.num_tokens - 1) // block_size))
+
+    def has_room(self, num_tokens: int, hits: Sequence[int]) -> bool:
+        """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted."""
+        needed = -(-num_tokens // self.config.block_size) - len(hits)
+        if hits and isinstance(self.pool, PrefixCachingPool):
+            needed += self.pool.num_idle(hits)
+        if self.config.watermark and self.num_running:
+            needed += int(self.config.watermark * self.config.num_gpu_blocks)
+        return needed <= self.pool.num_free
+
+    def victim(self) -> Request:
+        """Who is preempted next."""
+        if self._victim_rule == "last":
+            return self._last_running()
+        if self._victim_rule == "cheapest":
+            return min(self.running(), key=lambda request: (request.num_computed_tokens, -request.rank))
+        return max(self.running(), key=lambda request: (request.priority, request.arrival_s, request.rank))
+
     # What a step does to the lasting state.
 
-    def settle(self, request: Request) -> None:
-        """Make ``request`` resident, at the end of the running list."""
+    def settle(self, request: Request, hits: list[int], num_tokens: int) -> list[tuple[int, int]]:
+        """Make ``request`` resident, at the end of the running list, with blocks for ``num_tokens`` tokens, the cached
+        ``hits`` first. Returns the copies that bring back what was swapped out.
+        """
         request.rank = self._next_rank
         self._next_rank += 1
         request.status = RequestStatus.RUNNING
         self.prefilling[request.rank] = request
+        if hits and isinstance(self.pool, PrefixCachingPool):
+            self.pool.hold(hits)
+            request._computed_tokens = len(hits) * self.config.block_size
+        request.num_registered_blocks = len(hits)
+        missing = -(-num_tokens // self.config.block_size) - len(hits)
+        request.block_table = hits + self.pool.take(missing)
+        if not request.host_table:
+            return []
+        copies = list(zip(request.block_table, request.host_table, strict=False))
+        self._host_returns += request.host_table
+        request.host_table = []
+        return copies
 
-    def evict(self, request: Request) -> None:
-        """Take ``request`` off the device and back to the front of the queue, to be computed anew."""
-        request._tokens_to_recompute = max(request._tokens_to_recompute, request.num_computed_tokens)
+    def evict(self, request: Request) -> list[tuple[int, int]]:
+        """Take ``request`` off the device and queue it again: to be computed anew or, where the host has room, to be
+        swapped back. Returns the copies to the host.
+        """
+        computed = request.num_computed_tokens
+        copies: list[tuple[int, int]] = []
+        swapped = -(-computed // self.config.block_size)
+        if self.config.preemption_mode == "swap" and 0 < swapped <= self.host_pool.num_free:
+            request.host_table = self.host_pool.take(swapped)
+            copies = list(zip(request.block_table, request.host_table, strict=False))
+        else:
+            request._tokens_to_recompute = max(request._tokens_to_recompute, computed)
         self._release(request)
-        request._computed_tokens = 0
+        request._computed_tokens = computed if copies else 0
+        request.num_registered_blocks = 0
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.waiting.push_back(request)
+        return copies
+
+    def register(self, request: Request, num_tokens: int) -> None:
+        """Let the prefix cache know the full blocks among the first ``num_tokens`` tokens."""
+        full = num_tokens // self.config.block_size
+        known = request.num_registered_blocks
+        if full > known and isinstance(self.pool, PrefixCachingPool):
+            hashes = extend_hashes(request, self.config.block_size, full)
+            for block in range(known, full):
+                self.pool.register(request.block_table[block], hashes[block])
+            request.num_registered_blocks = full
+
+    def register_decode(self, request: Request) -> None:
+        """Register what a decode has filled with its known tokens when this step has run."""
+        under_way = 1 if self.config.async_scheduling else 0
+        self.register(request, request.num_computed_tokens + 1 - under_way)
 
     def stall(self, request: Request) -> None:
         """Have a decode wait for budget: it is served one by one until it can join the cohort again."""
         self.cohort.leave(request)
         self.prefilling[request.rank] = request
 
-    def last_running(self) -> Request:
+    def _last_running(self) -> Request:
         """The end of the running list: vLLM's victim."""
         ranks = [max(place) for place in (self.prefilling, self.draining) if place]
         if self.cohort.ranks:
@@ -174,6 +277,35 @@ class Scheduler:
         request._output_tokens += 1
         self.draining[request.rank] = request
         return True
+
+    @property
+    def _victim_rule(self) -> str:
+        return self.config.victim or self.policy.victim
+
+    def _note_prefill(self, step: Step, batch: Batch) -> None:
+        if batch.num_prefill_tokens:
+            self._steps_since_prefill = 0
+        elif batch.num_tokens:
+            self._steps_since_prefill += 1
+        if not step.holds_prefills and not batch.preempted:
+            self._left_waiting = bool(self.waiting)
+
+    def _end(self, request: Request) -> None:
+        if request.status is RequestStatus.PREEMPTED:  # its last token was under way when it was preempted
+            self._unqueue(request)
+        elif self.policy.keeps_finished_rows:
+            del self.draining[request.rank]
+            self.held.append(request)
+        else:
+            if self.config.async_scheduling:
+                self.register(request, request.num_computed_tokens)
+            self._release(request)
+        request.status = RequestStatus.FINISHED
+
+    def _unqueue(self, request: Request) -> None:
+        self.waiting.remove(request)
+        self.host_pool.give_back(request.host_table)
+        request.host_table = []
 
     def _resident(self, rank: int) -> Request:
         seat = self.cohort.seats.get(rank)

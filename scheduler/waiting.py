@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .request import Request
 
@@ -40,3 +41,42 @@ class WaitingQueue:
     def remove(self, request: Request) -> None:
         """Take ``request`` out wherever it stands."""
         self._queue.remove(request)
+
+
+Key = tuple[float | str, ...]
+
+
+class SortedQueue(WaitingQueue):
+    """Smallest key first, preempted or not. A key may change only while its request is not in the queue."""
+
+    def __init__(self, key: Callable[[Request], Key]) -> None:
+        self._key = key
+        self._sorted: list[tuple[Key, str, Request]] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for _, _, request in self._sorted)
+
+    @property
+    def head(self) -> Request:
+        """Who is next."""
+        return self._sorted[0][2]
+
+    def push(self, request: Request) -> None:
+        """Queue a new arrival; ids break ties."""
+        insort(self._sorted, (self._key(request), request.request_id, request), key=lambda entry: entry[:2])
+
+    def push_back(self, request: Request) -> None:
+        """Queue a preempted request, by its key."""
+        self.push(request)
+
+    def pop(self) -> Request:
+        """Take the head."""
+        return self._sorted.pop(0)[2]
+
+    def remove(self, request: Request) -> None:
+        """Take ``request`` out wherever it stands."""
+        found = bisect_left(self._sorted, (self._key(request), request.request_id), key=lambda entry: entry[:2])
+        del self._sorted[found]

@@ -89,6 +89,7 @@ def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] |
     num = len(times.e2el_s)
     first_s = float(times.arrival_s.min(initial=np.inf))
     duration_s = float(times.last_token_s.max(initial=-np.inf)) - first_s if num else float("nan")
+    over_s = duration_s or float("nan")  # no rate over no time
     num_input, num_output = int(times.num_prompt_tokens.sum()), int(times.num_output_tokens.sum())
     out = {
         "num_requests": len(records.requests["arrival_s"]),
@@ -96,9 +97,9 @@ def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] |
         "duration": duration_s,
         "total_input_tokens": num_input,
         "total_output_tokens": num_output,
-        "request_throughput": num / duration_s,
-        "output_throughput": num_output / duration_s,
-        "total_token_throughput": (num_input + num_output) / duration_s,
+        "request_throughput": num / over_s,
+        "output_throughput": num_output / over_s,
+        "total_token_throughput": (num_input + num_output) / over_s,
     }
     for name, values in (
         ("ttft", times.ttft_s),
@@ -110,7 +111,7 @@ def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] |
         out |= _summary(name, values, np.ones(len(values), dtype=np.int64))
     out |= _summary("itl", *itl_gaps(records))
     if slo:
-        out["request_goodput"] = num_meeting(times, slo) / duration_s
+        out["request_goodput"] = num_meeting(times, slo) / over_s
     return out | _load(records, times, first_s) | _server(iterations, num_usable_blocks)
 
 

@@ -55,11 +55,12 @@ class Replica:
             self._idle = None
 
     def abort(self, request_id: str) -> None:
-        """The client of a request gave up."""
+        """The client of a request gave up: for whoever waits for it, it has ended."""
         self.scheduler.abort(request_id)
+        self._end(request_id)
 
     def finished(self, request: Request) -> Event:
-        """An event that happens when ``request`` ends."""
+        """An event that happens when ``request`` finishes or is aborted."""
         return self._done.setdefault(request.request_id, Event(self.clock))
 
     def _run(self) -> Generator[Event, Any, None]:
@@ -86,13 +87,13 @@ class Replica:
             backend.host(host_clock() - began)
             self.recorder.completed(batch, launched_s, execution, finished)
             if self._done and finished:
-                self._tell(finished)
+                for request in finished:
+                    self._end(request.request_id)
 
-    def _tell(self, finished: list[Request]) -> None:
-        for request in finished:
-            event = self._done.pop(request.request_id, None)
-            if event is not None:
-                event.succeed(request)
+    def _end(self, request_id: str) -> None:
+        event = self._done.pop(request_id, None)
+        if event is not None:
+            event.succeed()
 
 
 def _no_clock() -> float:

@@ -7,17 +7,20 @@ import numpy as np
 from .records import FloatArray, Records
 
 
-def retime(records: Records, durations_s: FloatArray) -> Records:
-    """The recorded batches one after the other, each taking ``durations_s[i]`` ([iterations], s): a batch starts
-    when the one before has ended and all those it admits have arrived.
+def retime(records: Records, host_s: FloatArray, device_s: FloatArray) -> Records:
+    """The recorded batches one after the other, each taking ``host_s[i]`` and then ``device_s[i]`` ([iterations]): a
+    batch starts when the one before has ended and all those it admits have arrived.
+
+    Times are added in the order in which a replay adds them, so that equal durations give equal bits.
     """
     scheduled_at = records.requests["scheduled_at"]
     admitted = scheduled_at >= 0
-    not_before_s = np.full(len(durations_s), -np.inf)
+    not_before_s = np.full(len(host_s), -np.inf)
     np.maximum.at(not_before_s, scheduled_at[admitted], records.requests["arrival_s"][admitted])
-    start_s, end_s = np.empty(len(durations_s)), np.empty(len(durations_s))
+    start_s, end_s = np.empty(len(host_s)), np.empty(len(host_s))
     now_s = 0.0
-    for i, (earliest_s, duration_s) in enumerate(zip(not_before_s.tolist(), durations_s.tolist(), strict=True)):
+    rows = zip(not_before_s.tolist(), host_s.tolist(), device_s.tolist(), strict=True)
+    for i, (earliest_s, host_part_s, device_part_s) in enumerate(rows):
         start_s[i] = max(now_s, earliest_s)
-        now_s = end_s[i] = start_s[i] + duration_s
+        now_s = end_s[i] = start_s[i] + host_part_s + device_part_s
     return records.retimed(start_s, end_s)

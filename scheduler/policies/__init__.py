@@ -7,10 +7,11 @@ from importlib import import_module
 from ..errors import UnknownPolicy
 from .base import Policy
 from .prefill_first import PrefillFirst
+from .priority import Priority
 from .static_batch import StaticBatch
 from .vllm_v1 import VllmV1
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (VllmV1, PrefillFirst, StaticBatch)}
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (VllmV1, PrefillFirst, StaticBatch, Priority)}
 
 __all__ = ["POLICIES", "Policy", "load_policy"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from ..waiting import WaitingQueue
+
 if TYPE_CHECKING:
     from ..config import SchedulerConfig
     from ..step import Step
@@ -19,11 +21,17 @@ class Policy(ABC):
     name: ClassVar[str]
     is_oracle: ClassVar[bool] = False
     """Whether it uses what no server knows; results are then labelled so."""
+    victim: ClassVar[str] = "last"
+    """Who is preempted where blocks run out (``SchedulerConfig.victim``), unless the configuration says."""
     keeps_finished_rows: ClassVar[bool] = False
     """Whether a finished request holds its slot and blocks until nobody runs any more (static batching)."""
 
     def check(self, config: SchedulerConfig) -> None:  # noqa: B027  (most policies can work with any valid config)
         """Raise ``ConfigError`` if the policy cannot work with these knobs."""
+
+    def make_queue(self) -> WaitingQueue:
+        """The order in which requests wait; first come, first served unless a policy wants another."""
+        return WaitingQueue()
 
     @abstractmethod
     def schedule(self, step: Step) -> None:

@@ -122,8 +122,8 @@ def _take(features: Features, rows: NDArray[np.bool_]) -> Features:
 
 
 def _knots(num_tokens: FloatArray) -> tuple[int, ...]:
-    """Knots with measurements on both sides."""
-    return tuple(knot for knot in TOKEN_KNOTS if (num_tokens > knot).any() and (num_tokens <= knot).any())
+    """Knots with measurements on both sides; one straight line if there is none."""
+    return tuple(knot for knot in TOKEN_KNOTS if (num_tokens > knot).any() and (num_tokens <= knot).any()) or (0,)
 
 
 def _design(features: Features, knots: tuple[int, ...]) -> FloatArray:

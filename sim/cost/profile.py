@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ...scheduler.errors import BatchTwinError
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ProfileError(BatchTwinError):
@@ -49,8 +52,8 @@ class DeviceFacts(_Part):
     type: str
     name: str
     threads: int
-    memory_bytes_per_s: float
-    flops_per_s: float
+    memory_bytes_per_s: Positive
+    flops_per_s: Positive
 
 
 class ErrorFacts(_Part):
@@ -75,18 +78,24 @@ class FitFacts(_Part):
 
 
 class Law(_Part):
-    """The coefficients of ``Fitted``, in seconds."""
+    """The coefficients of ``Fitted``, in seconds, none negative; one slope a knot."""
 
-    fixed_s: float
-    token_knots: tuple[int, ...]
-    token_slopes_s: tuple[float, ...]
-    per_decode_s: float
-    per_decode_kv_token_s: float
-    per_prefill_s: float
-    per_prefill_token_s: float
-    per_attention_pair_s: float
-    per_sample_s: float
-    per_swapped_block_s: float = 0.0
+    fixed_s: NonNegative
+    token_knots: tuple[int, ...] = Field(min_length=1)
+    token_slopes_s: tuple[NonNegative, ...]
+    per_decode_s: NonNegative
+    per_decode_kv_token_s: NonNegative
+    per_prefill_s: NonNegative
+    per_prefill_token_s: NonNegative
+    per_attention_pair_s: NonNegative
+    per_sample_s: NonNegative
+    per_swapped_block_s: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _slopes_belong_to_knots(self) -> Law:
+        if list(self.token_knots) != sorted(set(self.token_knots)) or len(self.token_slopes_s) != len(self.token_knots):
+            raise ValueError("token_knots must ascend and token_slopes_s have one slope for each")
+        return self
 
 
 class Profile(_Part):
@@ -98,12 +107,12 @@ class Profile(_Part):
     block_size: int
     attention_backend: str
     law: Law
-    host_fixed_s: float
-    host_per_seq_s: float
-    constant_s: float
+    host_fixed_s: NonNegative
+    host_per_seq_s: NonNegative
+    constant_s: NonNegative
     """Median iteration of the calibration: the constant null baseline."""
-    roofline_alpha: float
-    roofline_beta_s: float
+    roofline_alpha: NonNegative
+    roofline_beta_s: NonNegative
     fit: FitFacts
     provenance: dict[str, str]
 
@@ -138,10 +147,16 @@ class Profile(_Part):
         """A name for exactly this content."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
-    def save(self, path: Path) -> None:
-        """Write the profile as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2) + "\n")
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON. Raises ``ProfileError`` if the disk fails."""
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.model_dump_json(indent=2) + "\n")
+        except OSError as error:
+            raise ProfileError(
+                f"The profile {path} cannot be written ({error.strerror or error}): make room or choose another place."
+            ) from error
 
     def check(self, *, model: str, dtype: str, device: str, threads: int | None, block_size: int) -> None:
         """Raise ``ProfileError`` unless the profile was calibrated with this model, dtype, device type, CPU threads
@@ -187,7 +202,7 @@ def load_profile(path: str | Path) -> Profile:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
+        what = first["msg"].removeprefix("Value error, ").lower()
         raise ProfileError(
-            f"{path} is not a profile of this version: {where}: {first['msg'].lower()}; write one with batchtwin "
-            f"calibrate."
+            f"{path} is not a profile of this version: {where}: {what}; write one with batchtwin calibrate."
         ) from error

@@ -44,7 +44,7 @@ def paged_case(
     free = iter((torch.randperm(num_blocks - 1, generator=generator) + 1).tolist())
     tables = torch.zeros((len(rows), max(needed)), dtype=torch.int64)
     keys, values, slots = [], [], []
-    for s, (start, new) in enumerate(rows):
+    for s, (start, _) in enumerate(rows):
         tables[s, : needed[s]] = torch.tensor([next(free) for _ in range(needed[s])])
         at = torch.arange(lengths[s])
         own = tables[s, at // block_size] * block_size + at % block_size

@@ -88,7 +88,11 @@ def test_reference_by_hand() -> None:
 def test_reference_equals_torch_on_an_unpaged_prompt() -> None:
     case = paged_case([(0, 21)])
     expected = torch.nn.functional.scaled_dot_product_attention(
-        case.query.transpose(0, 1), case.key.transpose(0, 1), case.value.transpose(0, 1), is_causal=True, enable_gqa=True
+        case.query.transpose(0, 1),
+        case.key.transpose(0, 1),
+        case.value.transpose(0, 1),
+        is_causal=True,
+        enable_gqa=True,
     ).transpose(0, 1)
     assert rms_ratio(_expected(case), expected) < 1e-6
 

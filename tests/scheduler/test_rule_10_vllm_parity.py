@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import golden
+import copy
+from pathlib import Path
+
 import pytest
 
-PLAIN = [
-    "decode_only",
-    "budget_hit_exactly",
-    "chunked_long_prompt",
-    "chunked_prefill_off",
-    "max_num_seqs_saturated",
-    "output_len_one",
-    "max_model_len",
-    "preempt_last_fcfs",
-    "reserve_full_prompt_on",
-    "pressure_block_4",
-    "stream_plain",
-    "stream_pressure",
-]
+from batchtwin.experiments.errors import ExperimentError
+from batchtwin.experiments.verify import first_difference, load_golden
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "vllm-0.33.0"
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_rule_10_recorded_schedule_is_reproduced(name: str) -> None:
-    recording = golden.load(name)
-    ours = golden.replay(recording)
-    for expected, got in zip(recording["steps"], ours, strict=False):
-        assert got == expected
-    assert len(ours) == len(recording["steps"])
+def test_all_25_recordings_are_here() -> None:
+    assert len(list(DATA.glob("*.json"))) == 25
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+def test_rule_10_recorded_schedule_is_reproduced(path: Path) -> None:
+    assert first_difference(load_golden(path)) is None
+
+
+def test_a_changed_recording_is_told_apart_in_words() -> None:
+    golden = load_golden(DATA / "decode_only.json")
+    changed = copy.deepcopy(golden)
+    changed["steps"][3]["blocks"] = {"d1": [63]}
+    assert first_difference(changed).startswith("step 3: new blocks of request d1: expected")
+    changed = copy.deepcopy(golden)
+    changed["steps"][2]["free"] += 1
+    assert first_difference(changed).startswith("step 2: free blocks after schedule()")
+    changed = copy.deepcopy(golden)
+    changed["steps"].pop()
+    assert "the recording has ended" in first_difference(changed)
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"config": {}}')
+    with pytest.raises(ExperimentError, match="has no 'requests'"):
+        load_golden(tmp_path / "x.json")
