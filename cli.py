@@ -289,6 +289,21 @@ def policies() -> None:
     print_policies()
 
 
+@app.command(rich_help_panel=LOOK)
+def verify(
+    recordings: Annotated[list[Path], typer.Argument(help="Schedules recorded from vLLM (JSON).")],
+) -> None:
+    """Hold the scheduler against recorded vLLM schedules; the first difference of each, in words."""
+    from .experiments.verify import first_difference, load_golden
+
+    failed = False
+    for path in recordings:
+        difference = first_difference(load_golden(path))
+        failed |= difference is not None
+        typer.echo(f"{path}: {difference or 'equal, step for step'}")
+    raise typer.Exit(int(failed))
+
+
 @app.command(rich_help_panel=PREDICT)
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where the results go.")] = Path("results/demo"),

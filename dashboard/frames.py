@@ -87,7 +87,7 @@ def cells(results: Results, metric: str) -> pd.DataFrame:
     if found.empty:
         return pd.DataFrame()
     shown = _knobs(found, with_policy=len(results.sweep.spec.policies) > 1)
-    for name in dict.fromkeys((metric, *KEY_METRICS)):
+    for name in (name for name in dict.fromkeys((metric, *KEY_METRICS)) if name in found):
         heading = label(name).with_unit
         shown[heading] = found[name] * label(name).scale
         if name == metric and compared(results, metric):

@@ -102,15 +102,15 @@ def number(value: float) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)
-    digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
+    digits = 0 if size >= 99.95 or value == int(value) else 1 if size >= 9.995 else 2
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
 def compact(value: float) -> str:
-    """At most five characters: for the inside of a heatmap's cell."""
-    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    """At most five characters below a billion, sign aside: for the inside of a heatmap's cell."""
+    for limit, unit, letter in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (9_999.5, 1e3, "k")):
         if limit <= abs(value) < math.inf:
-            return number(value / (1e3 if letter == "k" else limit)) + letter
+            return number(value / unit) + letter
     return number(value)
 
 

@@ -21,20 +21,20 @@ _PORTS_TRIED = 100
 APP = Path(__file__).with_name("app.py")
 
 
-def launch(results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True) -> None:
-    """Serve the page until it is interrupted. Raises ``DashboardError`` if it cannot start."""
+def launch(results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True) -> int:
+    """Serve the page until it is interrupted (or ends by itself) and return the server's exit status. Raises
+    ``DashboardError`` if it cannot start.
+    """
     chosen = free_port(address) if port is None else port
     server = start(results, chosen, address=address, open_browser=open_browser)
     _let_termination_unwind()
     print(f"BatchTwin shows {results} on http://{address}:{chosen} (stop with Ctrl+C).", flush=True)
     try:
-        code = server.wait()
+        return server.wait()
     except KeyboardInterrupt:
-        code = 0
+        return 0
     finally:
         stop(server)
-    if code:
-        raise DashboardError(f"The dashboard ended by itself with status {code}: what it printed above says why.")
 
 
 def start(

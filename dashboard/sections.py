@@ -117,13 +117,20 @@ def maps(results: Results, policy: str) -> str:
         return metric
     left, right = st.columns([3, 2], vertical_alignment="center", gap="large")
     left.plotly_chart(heatmap(data, "predicted"), key="map-predicted", config=_CHART)
-    right.info(
-        "**Nothing is measured yet.** Run this sweep again with `--measure 12` (see `batchtwin sweep --help`): twelve "
-        "of its cells are then measured on the device, and the measured map, the error map and the parity plot stand "
-        "here.",
+    with right:
+        _how_to_measure(results)
+    return metric
+
+
+def _how_to_measure(results: Results) -> None:
+    st.info(
+        "**Nothing is measured yet.** Run the same `batchtwin sweep` command again with `--measure 12`, or the lines "
+        "below: twelve cells are then measured on the device, and the measured map, the error map and the parity plot "
+        "stand here.",
         icon=":material/speed:",
     )
-    return metric
+    lines = f"from batchtwin import open_sweep\n\nopen_sweep({str(results.sweep.folder)!r}).measure(12)"
+    st.code(lines, language="python", wrap_lines=True)
 
 
 def _direction(metric: str) -> str:

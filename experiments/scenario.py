@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +77,16 @@ class Scenario(_Part):
     kv_memory_bytes: int | None = Field(None, ge=1)
     """A budget from which the cell derives its blocks; one of this and ``num_gpu_blocks`` is set."""
     enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = False
+    async_scheduling: bool = False
     scheduler_reserve_full_isl: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    prefill_schedule_interval: int = 1
+    watermark: float = 0.0
+    preemption_mode: Literal["recompute", "swap"] = "recompute"
+    num_cpu_blocks: int = 0
+    victim: Literal["last", "lowest_priority", "cheapest"] | None = None
     num_clients: int | None = Field(None, ge=1)
     """Closed loop with so many clients; open loop if not set."""
     think_s: float = Field(0.0, ge=0)
@@ -102,16 +112,10 @@ class Scenario(_Part):
 
     def config(self, num_gpu_blocks: int) -> SchedulerConfig:
         """The scheduler's knobs with this many blocks. Raises ``ConfigError``."""
-        return SchedulerConfig(
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_model_len=self.max_model_len,
-            num_gpu_blocks=num_gpu_blocks,
-            block_size=self.block_size,
-            enable_chunked_prefill=self.enable_chunked_prefill,
-            scheduler_reserve_full_isl=self.scheduler_reserve_full_isl,
-            max_num_active_seqs=self.max_num_active_seqs,
-        )
+        knobs = {
+            field.name: getattr(self, field.name) for field in fields(SchedulerConfig) if hasattr(self, field.name)
+        }
+        return SchedulerConfig(**{**knobs, "num_gpu_blocks": num_gpu_blocks})
 
     def with_(self, **changes: Any) -> Scenario:
         """A copy with some fields changed, checked again; a new way to size the KV pool replaces the one before.

@@ -177,10 +177,10 @@ def _step_number(step: Any) -> int:
 
 
 def _in_words(expected: dict[str, Any], got: dict[str, Any]) -> str:
-    for key in WORDS:
+    for key, words in WORDS.items():
         if expected.get(key) != got.get(key):
             who = _whom(expected.get(key), got.get(key))
-            return f"step {expected['t']}: {WORDS[key]}{who}: expected {expected.get(key)}, got {got.get(key)}"
+            return f"step {expected['t']}: {words}{who}: expected {expected.get(key)}, got {got.get(key)}"
     return f"step {expected['t']}: expected {expected}, got {got}"
 
 

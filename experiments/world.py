@@ -27,8 +27,9 @@ def run_scenario(
     requests = scenario.trace.load().requests()
     clock = clock or Clock()
     scheduler = Scheduler(scenario.config(num_gpu_blocks), scenario.policy)
+    depth = 2 if scenario.async_scheduling else 1
     recorder = Recorder(len(requests))
-    replica = Replica(clock, scheduler, backend, recorder, host_clock=host_clock)
+    replica = Replica(clock, scheduler, backend, recorder, depth=depth, host_clock=host_clock)
     if scenario.num_clients is None:
         clock.process(open_loop(clock, replica, requests))
     else:

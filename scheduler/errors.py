@@ -17,5 +17,9 @@ class InfeasibleBatch(BatchTwinError):
     """A policy has to form a batch that the knobs do not allow: the cell cannot work at all."""
 
 
+class MissingPrediction(BatchTwinError):
+    """A policy that goes by predicted lengths met a request without one."""
+
+
 class UnknownPolicy(BatchTwinError):
     """A policy name that is not registered, or a path that cannot be loaded."""

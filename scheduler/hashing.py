@@ -14,7 +14,8 @@ _DIGEST_BYTES = 16
 
 def extend_hashes(request: Request, block_size: int, num_blocks: int) -> list[bytes]:
     """The request's first ``num_blocks`` block hashes, a chain over (parent, the block's token identities); kept with
-    the request and only ever extended, since a token's identity never changes."""
+    the request and only ever extended, since a token's identity never changes.
+    """
     hashes = request.block_hashes
     if len(hashes) < num_blocks:
         runs = _Runs(request)

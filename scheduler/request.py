@@ -28,7 +28,8 @@ class Request:
     """One request of a trace. The scheduler owns its progress; everybody else only reads it.
 
     ``output_len`` is the truth that the trace knows (the tokens to be produced); ``max_tokens`` is the limit a
-    server would be told, if any. A policy may look at the second, never at the first.
+    server would be told, if any, and ``predicted_output_len`` somebody's guess. A policy may look at these two, never
+    at the first.
     """
 
     __slots__ = (
@@ -44,9 +45,10 @@ class Request:
         "index",
         "max_tokens",
         "num_preemptions",
-        "num_registered_blocks",
         "num_prompt_tokens",
+        "num_registered_blocks",
         "output_len",
+        "predicted_output_len",
         "priority",
         "prompt",
         "rank",
@@ -64,6 +66,7 @@ class Request:
         arrival_s: float = 0.0,
         prompt: Sequence[Segment] | None = None,
         max_tokens: int | None = None,
+        predicted_output_len: int | None = None,
         priority: int = 0,
         client_id: str = "",
         index: int = 0,
@@ -74,6 +77,7 @@ class Request:
         self.arrival_s = arrival_s
         self.prompt = tuple(prompt) if prompt is not None else ((f"p:{request_id}", 0, num_prompt_tokens),)
         self.max_tokens = max_tokens
+        self.predicted_output_len = predicted_output_len
         self.priority = priority
         self.client_id = client_id
         self.index = index

@@ -85,9 +85,10 @@ class Scheduler:
             return
         if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
             self._unqueue(request)
+            request.status = RequestStatus.ABORTED
         else:
+            request.status = RequestStatus.ABORTED
             self._release(request)
-        request.status = RequestStatus.ABORTED
         if self.held and self.num_running == len(self.held):
             self._release_held()
 
@@ -218,10 +219,10 @@ class Scheduler:
             copies = list(zip(request.block_table, request.host_table, strict=False))
         else:
             request._tokens_to_recompute = max(request._tokens_to_recompute, computed)
+        request.status = RequestStatus.PREEMPTED
         self._release(request)
         request._computed_tokens = computed if copies else 0
         request.num_registered_blocks = 0
-        request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.waiting.push_back(request)
         return copies
@@ -291,7 +292,9 @@ class Scheduler:
             self._left_waiting = bool(self.waiting)
 
     def _end(self, request: Request) -> None:
-        if request.status is RequestStatus.PREEMPTED:  # its last token was under way when it was preempted
+        was_preempted = request.status is RequestStatus.PREEMPTED  # its last token was under way then
+        request.status = RequestStatus.FINISHED
+        if was_preempted:
             self._unqueue(request)
         elif self.policy.keeps_finished_rows:
             del self.draining[request.rank]
@@ -300,7 +303,6 @@ class Scheduler:
             if self.config.async_scheduling:
                 self.register(request, request.num_computed_tokens)
             self._release(request)
-        request.status = RequestStatus.FINISHED
 
     def _unqueue(self, request: Request) -> None:
         self.waiting.remove(request)
@@ -322,6 +324,7 @@ class Scheduler:
             self.draining.pop(request.rank, None)
         self.pool.give_back(request.block_table)
         request.block_table = []
+        self.policy.left(request)
 
     def _release_held(self) -> None:
         for request in self.held:

@@ -27,6 +27,7 @@ class Step:
         "_chunks",
         "_copies_in",
         "_copies_out",
+        "_limit_tokens",
         "_padding",
         "_preempted",
         "_resumed",
@@ -40,7 +41,7 @@ class Step:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.budget_tokens = scheduler.config.max_num_batched_tokens
+        self.budget_tokens = self._limit_tokens = scheduler.config.max_num_batched_tokens
         self.threshold_tokens = scheduler.threshold_tokens()
         """Most prompt tokens one request may get in this step; 0 is no cap."""
         self.holds_prefills = scheduler.holds_prefills()
@@ -142,6 +143,14 @@ class Step:
                 continue
             if self.budget_tokens <= 0 or not self._advance_prefill(request, self.budget_tokens):
                 break
+
+    def limit_tokens(self, num_tokens: int) -> None:
+        """Serve no more than ``num_tokens`` in this step. Called before anybody is served."""
+        self.budget_tokens = self._limit_tokens = min(self.budget_tokens, num_tokens)
+
+    def held_back_by_blocks(self) -> None:
+        """Say that somebody waits for KV blocks, where a policy decides so by itself."""
+        self._bound = Bound.KV_BLOCKS
 
     def admit_next(self, *, whole: bool = False, reserve_tokens: int = 0) -> bool:
         """Admit the head of the queue with as many of its tokens as the budget allows (``whole``: all or nothing),
@@ -265,7 +274,7 @@ class Step:
     def _budget_before(self, rank: int) -> int:
         """What is left of the whole budget when the running list has been served up to ``rank``."""
         used = self._scheduler.cohort.num_before(rank) + sum(c.num_tokens for c in self._chunks if c.rank < rank)
-        return self._scheduler.config.max_num_batched_tokens - used
+        return self._limit_tokens - used
 
     def _advance_prefill(self, request: Request, left: int) -> bool:
         """Serve a resident's next tokens, at most ``left``. False if the running list ends here."""

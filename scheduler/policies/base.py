@@ -9,6 +9,7 @@ from ..waiting import WaitingQueue
 
 if TYPE_CHECKING:
     from ..config import SchedulerConfig
+    from ..request import Request
     from ..step import Step
 
 
@@ -32,6 +33,9 @@ class Policy(ABC):
     def make_queue(self) -> WaitingQueue:
         """The order in which requests wait; first come, first served unless a policy wants another."""
         return WaitingQueue()
+
+    def left(self, request: Request) -> None:  # noqa: B027  (most policies keep no account)
+        """``request`` has just left the running list: it finished, was preempted or aborted."""
 
     @abstractmethod
     def schedule(self, step: Step) -> None:

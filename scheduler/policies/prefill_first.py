@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
 from .base import Policy
+from .orca import require_whole_prompts
 
 if TYPE_CHECKING:
     from ..config import SchedulerConfig
@@ -23,12 +23,7 @@ class PrefillFirst(Policy):
 
     def check(self, config: SchedulerConfig) -> None:
         """Whole prompts must fit a step. Raises ``ConfigError``."""
-        if config.max_num_batched_tokens < config.max_model_len:
-            raise ConfigError(
-                f"Policy prefill_first never chunks a prompt, but max_num_batched_tokens "
-                f"({config.max_num_batched_tokens}) is less than max_model_len ({config.max_model_len}): raise "
-                f"max_num_batched_tokens or lower max_model_len."
-            )
+        require_whole_prompts(self.name, config)
 
     def schedule(self, step: Step) -> None:
         """Admit whole prompts while a bound allows; only if there were none, decode."""

@@ -4,11 +4,14 @@ of another profile, saved as measured runs; no device took part."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from profiles import toy_profile
+
 from batchtwin.dashboard.results import Results
 from batchtwin.experiments.compare import Comparison
 from batchtwin.experiments.grid import Cell
@@ -16,7 +19,6 @@ from batchtwin.experiments.recommend import Recommendation
 from batchtwin.experiments.replay import predict
 from batchtwin.experiments.scenario import Scenario, TraceSpec
 from batchtwin.experiments.sweep import CellResult, Sweep, SweepSpec, sweep
-from profiles import toy_profile
 
 SHARES = ("none", "max_num_seqs", "max_num_batched_tokens", "kv_blocks")
 SCENARIO = Scenario(
@@ -129,6 +131,6 @@ def _row(
         "measured": found,
         "error_percent": error,
         "repeat_noise_percent": noise,
-        "num_repeats": 1 if noise != noise else 3,
+        "num_repeats": 1 if math.isnan(noise) else 3,
         "constant_error_percent": constant,
     }

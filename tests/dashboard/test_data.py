@@ -8,6 +8,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+
 from batchtwin.dashboard.data import bound_of, heatmap_data, metric_names, parity_data, table
 from batchtwin.dashboard.results import Results
 
@@ -97,7 +98,13 @@ def test_table_survives_csv(by_hand: Results) -> None:
 
 
 def test_bound_is_said_in_words(by_hand: Results) -> None:
-    assert [bound_of(cell) for cell in by_hand.cells] == ["max_num_seqs", "max_num_seqs", "", "the KV blocks", "nothing"]
+    assert [bound_of(cell) for cell in by_hand.cells] == [
+        "max_num_seqs",
+        "max_num_seqs",
+        "",
+        "the KV blocks",
+        "nothing",
+    ]
 
 
 def test_objective_comes_first_among_the_metrics(by_hand: Results) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from batchtwin.dashboard.labels import LABELS, compact, label, number, percent, quantity
 from batchtwin.experiments.sweep import Sweep
 
@@ -28,15 +29,21 @@ def test_metric_of_a_later_version_is_shown_by_its_name() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.123, "0.12"), (9.994, "9.99"), (45.67, "45.7"), (1234.5, "1,234"), (-3.25, "−3.25")]
-    + [(float("nan"), "–"), (float("inf"), "∞")],
+    [
+        *[(0, "0"), (0.123, "0.12"), (9.994, "9.99"), (45.67, "45.7"), (1234.5, "1,234"), (-3.25, "−3.25")],
+        *[(float("nan"), "–"), (float("inf"), "∞")],
+    ],
 )
 def test_numbers_have_about_three_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(9999, "9,999"), (13_786, "13.8k"), (2_500_000, "2.50M"), (3.2e9, "3.20G"), (0.5, "0.50")]
+    ("value", "text"),
+    [
+        *[(9999, "9,999"), (13_786, "13.8k"), (2_500_000, "2.50M"), (3.2e9, "3.20G"), (0.5, "0.50")],
+        *[(9_999.7, "10.0k"), (999_700, "1.00M"), (99.96, "100")],
+    ],
 )
 def test_numbers_in_cells_have_at_most_five_characters(value: float, text: str) -> None:
     assert compact(value) == text

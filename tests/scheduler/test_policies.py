@@ -91,7 +91,7 @@ def test_static_batch_releases_its_rows_when_the_last_runner_is_aborted() -> Non
 
 
 def test_an_unknown_policy_names_the_known_ones() -> None:
-    with pytest.raises(UnknownPolicy, match="prefill_first, priority, static_batch, vllm_v1"):
+    with pytest.raises(UnknownPolicy, match="orca, prefill_first, priority, reserve, sjf, srtf, static_batch, vllm_v1"):
         load_policy("fastest")
     with pytest.raises(UnknownPolicy, match="cannot be loaded"):
         load_policy("no_such_module:Policy")
