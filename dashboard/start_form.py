@@ -72,7 +72,7 @@ class Order:
 def numbers(text: str, knob: str) -> list[int]:
     """The whole numbers in ``4, 8, 16``. Raises ``DashboardError``."""
     parts = [part for part in re.split(r"[\s,;]+", text) if part]
-    if not parts or not all(part.isdecimal() and 0 < int(part) < 10**7 for part in parts):
+    if not parts or not all(part.isdecimal() and part.isascii() and 0 < int(part) < 10**7 for part in parts):
         raise DashboardError(f"{knob} needs whole numbers above 0 with commas between them, not {text!r}.")
     return [int(part) for part in parts]
 

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from ..scheduler.batch import Bound
-from ..scheduler.policies import POLICIES
+from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
 from .grid import Cell
 from .run import Run
@@ -188,11 +188,13 @@ def print_recommendation(recommendation: object) -> None:
 
 
 def print_policies() -> None:
-    """The registered policies with the first paragraph of their docstrings."""
-    table = _table("Policy", "What it does", "Oracle")
+    """The registered policies: the first paragraph of their docstrings, and their options."""
+    table = _table("Policy", "What it does", "Options")
     for name, policy in POLICIES.items():
-        about = (policy.__doc__ or "").split("\n\n")[0]
-        table.add_row(name, " ".join(about.split()), "yes" if policy.is_oracle else "")
+        about = " ".join((policy.__doc__ or "").split("\n\n")[0].replace("``", "").split())
+        oracle = " [bold](oracle: sees true output lengths)[/]" if policy().is_oracle else ""
+        options = policy_options(policy).items()
+        table.add_row(name, about + oracle, "\n".join(f"{o}: {kind} = {default}" for o, (kind, default) in options))
     Console().print(table)
 
 
@@ -267,5 +269,5 @@ def _table(*heads: str, title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
     table.add_column(heads[0])
     for head in heads[1:]:
-        table.add_column(head, justify="left" if head in ("Unit", "What it does", "Oracle") else "right")
+        table.add_column(head, justify="left" if head in ("Unit", "What it does", "Options") else "right")
     return table

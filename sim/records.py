@@ -88,7 +88,7 @@ class Recorder:
         self._blocks: list[FloatArray] = []
         self._gaps: list[tuple[int, int]] = []
         self._last_tick = -1
-        self._fresh: list[Request] = []
+        self._fresh: dict[int, Request] = {}  # who joined the cohort in an iteration without a tick
         self.num_iterations = 0
 
     def arrived(self, request: Request, due_s: float) -> None:
@@ -142,12 +142,12 @@ class Recorder:
             return -1, 0
         previous, self._last_tick = self._last_tick, i
         if self._fresh:
-            for request in self._fresh:
+            for request in self._fresh.values():
                 seat = batch.seats.get(request.rank)
                 if seat is not None and seat.request is request:
                     self._gaps.append((self._last[request.index], i))
                     num_ticked -= 1
-            self._fresh = []
+            self._fresh = {}
         return previous, num_ticked
 
     def _first_tokens(self, batch: Batch, i: int) -> None:
@@ -163,7 +163,7 @@ class Recorder:
             self._last[row] = i
             self._seated[row] = 1
             if not batch.ranks:
-                self._fresh.append(request)
+                self._fresh[row] = request
 
     def _flush(self) -> None:
         if self._rows:

@@ -163,7 +163,7 @@ def workloads(
     if policy == "prefill_first":
         budget += max_model_len
     elif policy == "static_batch":  # whatever batch forms must fit
-        budget, blocks = seqs * max_model_len, seqs * for_one + 1
+        budget, blocks = seqs * max_model_len, 2 * seqs * for_one + 1
     request = st.tuples(
         st.just(0.0) if offline else st.integers(0, 40).map(lambda step: step * 0.0013),
         st.integers(1, max_model_len - 1),
