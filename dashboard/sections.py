@@ -125,8 +125,8 @@ def maps(results: Results, policy: str) -> str:
 def _how_to_measure(results: Results) -> None:
     st.info(
         "**Nothing is measured yet.** Run the same `batchtwin sweep` command again with `--measure 12`, or the lines "
-        "below: twelve cells are then measured on the device, and the measured map, the error map and the parity plot "
-        "stand here.",
+        "below: twelve cells (if it has as many) are measured on the device, and the measured map, the error map and "
+        "the parity plot stand here.",
         icon=":material/speed:",
     )
     lines = f"from batchtwin import open_sweep\n\nopen_sweep({str(results.sweep.folder)!r}).measure(12)"

@@ -30,9 +30,10 @@ _SQUARES = (
 )
 ICON = f'<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64" viewBox="0 0 64 64">{_SQUARES}</svg>'
 """The twins: a square of the colour of predictions under one of the colour of measurements."""
+_FONT = "'Source Sans 3', 'Segoe UI', system-ui, sans-serif"
 WORDMARK = (
-    f'<svg xmlns="http://www.w3.org/2000/svg" width="290" height="64" viewBox="0 0 290 64">{_SQUARES}'
-    f'<text x="76" y="44" font-family="\'Source Sans 3\', \'Segoe UI\', system-ui, sans-serif" font-size="38" '
+    f'<svg xmlns="http://www.w3.org/2000/svg" width="280" height="64" viewBox="0 0 280 64">{_SQUARES}'
+    f'<text x="76" y="45" textLength="196" lengthAdjust="spacingAndGlyphs" font-family="{_FONT}" font-size="38" '
     f'font-weight="600" fill="{NEUTRAL}">BatchTwin</text></svg>'
 )
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .kv_cache import PagedKVCache
 
 
-class CudaPagedBatch:
+class TritonPagedBatch:
     """The index arrays go to the device once and serve every layer; nothing is read back."""
 
-    def __init__(self, cache: PagedKVCache, shapes: ForwardShapes, device: torch.device) -> None:
+    def __init__(self, cache: PagedKVCache, shapes: ForwardShapes, device: torch.device, num_processors: int) -> None:
         def to_device(array: Any, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(array).to(device=device, dtype=dtype, non_blocking=True)
 
@@ -25,7 +25,7 @@ class CudaPagedBatch:
         self._num_decode_rows = shapes.num_decode_rows
         self._num_seqs = len(shapes.requests)
         self._max_decode_tokens = shapes.block_tables.shape[1] * cache.block_size
-        self._num_processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._num_processors = num_processors
         self._slots = to_device(shapes.slot_mapping, torch.int64)
         self._query_start_loc = to_device(shapes.query_start_loc, torch.int32)
         self._seq_lens = to_device(shapes.seq_lens, torch.int32)

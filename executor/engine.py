@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.cpu_attention import set_threads
+from ..kernels.cpu_attention import prepare, set_threads
 from ..scheduler.batch import Batch
 from ..scheduler.request import Request
 from ..scheduler.shapes import ForwardShapes, forward_shapes
 from .attention import CpuPagedBatch, PagedAttention
+from .design import design_batch
 from .errors import KVCacheTooLarge
 from .kv_cache import PagedKVCache
 from .models import LoadedModel
@@ -70,7 +71,7 @@ class Engine:
     """Runs batches on a model and its paged KV cache. Sampling is greedy; a request ends when the scheduler says so.
 
     Steps are finished in the order in which they were launched; one may be launched while another is not finished.
-    ``threads`` sets the CPU threads of the whole process.
+    ``threads`` sets the CPU threads of the whole process (default: as many as torch has).
     """
 
     def __init__(
@@ -81,13 +82,16 @@ class Engine:
                 f"A KV cache of {num_gpu_blocks} blocks of {block_size} tokens holds nothing: "
                 f"at least 2 blocks (block 0 stays empty) of 1 token are needed."
             )
-        if threads is not None:
-            set_threads(threads)
+        if loaded.device == "cpu":
+            set_threads(threads or torch.get_num_threads())
         self.loaded = loaded
         self.device = torch.device(loaded.device)
         self.cache = PagedKVCache(num_gpu_blocks, block_size, loaded.shape, loaded.device, loaded.model.dtype)
         self.tokens = TokenStore(loaded.shape.vocab_size, seed)
         self._in_flight: deque[Step] = deque()
+        if self.device.type == "cuda":
+            self._num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self._warm_up()
 
     def run(self, batch: Batch) -> dict[str, int]:
         """Forward and sampling. Gives the token of everybody who gets one, by request id."""
@@ -120,6 +124,15 @@ class Engine:
         """Every token that ``request_id`` has been given so far."""
         return self.tokens.outputs(request_id)
 
+    def _warm_up(self) -> None:
+        """Compile, load and initialise now what the first steps would otherwise be charged with."""
+        if self.device.type == "cpu":
+            prepare()
+        num_blocks, block_size = self.cache.num_blocks, self.cache.block_size
+        if num_blocks > 4:
+            batch = design_batch([1], [(0, 2)], block_size=block_size, num_gpu_blocks=num_blocks)
+            self._forward(forward_shapes(batch, block_size, lambda _, start, stop: np.zeros(stop - start, np.int64)))
+
     @torch.inference_mode()
     def _forward(self, shapes: ForwardShapes) -> Tensor:
         if not shapes.input_tokens.size:
@@ -138,9 +151,9 @@ class Engine:
     def _attention(self, shapes: ForwardShapes) -> PagedAttention:
         if self.device.type == "cpu":
             return CpuPagedBatch(self.cache, shapes)
-        from .cuda_attention import CudaPagedBatch
+        from .cuda_attention import TritonPagedBatch
 
-        return CudaPagedBatch(self.cache, shapes, self.device)
+        return TritonPagedBatch(self.cache, shapes, self.device, self._num_processors)
 
     def _take_tokens_in_flight(self, input_ids: Tensor, shapes: ForwardShapes) -> None:
         """Decodes whose input a launched, unfinished step is producing take it on the device."""

@@ -22,6 +22,7 @@ def run_scenario(
     *,
     host_clock: Callable[[], float] | None = None,
     clock: Clock | None = None,
+    leap: bool = True,
 ) -> Records:
     """Replay ``scenario`` on ``backend`` to its end. The same for both worlds; nothing else differs."""
     requests = scenario.trace.load().requests()
@@ -29,7 +30,7 @@ def run_scenario(
     scheduler = Scheduler(scenario.config(num_gpu_blocks), scenario.policy)
     depth = 2 if scenario.async_scheduling else 1
     recorder = Recorder(len(requests))
-    replica = Replica(clock, scheduler, backend, recorder, depth=depth, host_clock=host_clock)
+    replica = Replica(clock, scheduler, backend, recorder, depth=depth, leap=leap, host_clock=host_clock)
     if scenario.num_clients is None:
         clock.process(open_loop(clock, replica, requests))
     else:

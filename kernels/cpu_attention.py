@@ -66,13 +66,28 @@ class CpuPlan:
 
 
 def set_threads(num_threads: int) -> None:
-    """CPU threads of torch's operators and of numba's kernels, for the whole process."""
-    torch.set_num_threads(num_threads)
+    """CPU threads of torch's operators and of numba's kernels, for the whole process.
+
+    numba comes first: starting its pool resets OpenMP's thread count, which torch shares.
+    """
     if HAS_NUMBA:
         import numba
 
         available: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
         numba.set_num_threads(min(num_threads, available))
+    torch.set_num_threads(num_threads)
+
+
+def prepare() -> None:
+    """Load the numba kernels, or compile them where no cache holds them: seconds that no measured step should bear."""
+    if not HAS_NUMBA:
+        return
+    from . import numba_decode
+
+    one, row = np.ones(1, dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
+    cache = np.zeros((2, 1, 1, 1), dtype=np.float32)
+    for kernel in (numba_decode.decode_serial, numba_decode.decode_parallel):
+        kernel(row, cache, cache, one, one[None], np.float32(1.0), 0, one - 1, row.copy())
 
 
 def plan_attention(

@@ -35,10 +35,12 @@ def launch_config(head_dim: int, group: int, element_bytes: int, *, decode: bool
 
 def num_kv_splits(num_processors: int, num_kv_heads: int, num_seqs: int, max_kv_tokens: int) -> int:
     """Splits of each sequence's KV so that about two programs stand ready for every multiprocessor, none with fewer
-    than 256 tokens of the longest context. All four arguments are known on the host.
+    than 256 tokens of the longest context. A power of two, since every number of splits is a kernel of its own to
+    compile. All four arguments are known on the host.
     """
     wanted = 2 * num_processors // max(1, num_kv_heads * num_seqs)
-    return max(1, min(wanted, max_kv_tokens // 256, 64))
+    most = max(1, min(wanted, max_kv_tokens // 256, 64))
+    return 1 << (most.bit_length() - 1)
 
 
 def prefill_attention(

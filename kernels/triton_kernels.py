@@ -10,6 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+_VARYING = ["num_seqs", "stride_table"]
+"""Numbers that change from step to step: a kernel compiled anew for one that happens to be 1 or divisible by 16 would
+cost a step a second."""
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend_tiles(
@@ -61,7 +65,7 @@ def _attend_tiles(
     return acc, largest, total
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
 def prefill_kernel(
     query,
     key_cache,
@@ -145,7 +149,7 @@ def prefill_kernel(
         tl.store(pointers, acc.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_VARYING[1:])  # type: ignore[untyped-decorator]
 def decode_kernel(
     query,
     key_cache,

@@ -8,6 +8,7 @@ the step in which one produces its last token.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from heapq import heappop, heappush
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ class Cohort:
         self.sum_offset = 0
         self._crossers: list[dict[int, Seat]] = [{} for _ in range(block_size)]
         self._last_token: dict[int, list[Seat]] = {}
+        self._last_clocks: list[int] = []  # heap of the keys of _last_token
         self._lent = False
 
     def __len__(self) -> int:
@@ -59,7 +61,12 @@ class Cohort:
             self.ranks.append(seat.rank)
         self.sum_offset += offset
         self._crossers[-offset % self.block_size][seat.rank] = seat
-        self._last_token.setdefault(self.clock + num_steps_left - 1, []).append(seat)
+        last_clock = self.clock + num_steps_left - 1
+        if last_clock in self._last_token:
+            self._last_token[last_clock].append(seat)
+        else:
+            self._last_token[last_clock] = [seat]
+            heappush(self._last_clocks, last_clock)
         request.seat, request.cohort = seat, self
 
     def leave(self, request: Request) -> None:
@@ -86,6 +93,18 @@ class Cohort:
     def num_before(self, rank: int) -> int:
         """How many members stand before ``rank`` in the running list."""
         return bisect_left(self.ranks, rank)
+
+    def num_steady_steps(self, num_free_blocks: int) -> int:
+        """How many steps all members can take before one gets its last token or the blocks run out."""
+        clocks = self._last_clocks
+        while clocks[0] < self.clock:
+            heappop(clocks)
+        left = num_free_blocks
+        for clock in range(self.clock, clocks[0]):
+            left -= len(self._crossers[clock % self.block_size])
+            if left < 0:
+                return clock - self.clock
+        return clocks[0] - self.clock
 
     def lend(self) -> tuple[dict[int, Seat], list[int]]:
         """The members as they are now, to be kept by a batch: whoever changes them next copies first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import Batch, Chunk
+from .batch import Batch, Bound, Chunk
 from .blocks import BlockPool, PrefixCachingPool
 from .cohort import Cohort, Seat
 from .config import SchedulerConfig
@@ -45,6 +45,7 @@ class Scheduler:
         self._next_rank = 0
         self._host_returns: list[int] = []
         self._steps_since_prefill = config.prefill_schedule_interval
+        self._aborted = False  # since the last step
         self._left_waiting = False  # by the last admission pass that was open to prompts
 
     @property
@@ -83,6 +84,7 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return
+        self._aborted = True
         if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
             self._unqueue(request)
             request.status = RequestStatus.ABORTED
@@ -94,6 +96,7 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """The next batch. It may be empty: a step that only preempts, or one in which nothing can run."""
+        self._aborted = False
         step = Step(self)
         self.policy.schedule(step)
         batch = step.close()
@@ -114,6 +117,36 @@ class Scheduler:
         if self.held and self.num_running == len(self.held):
             self._release_held()
         return finished
+
+    def num_steady_steps(self, last: Batch) -> int:
+        """How many steps after ``last``, which has just completed, differ in nothing but one more token for every
+        decode, if nobody arrives: nobody can be admitted, none finishes or prefills, and blocks suffice.
+        """
+        others = self.prefilling or self.draining or self.held
+        if others or not self.cohort or not self.policy.can_leap or self.config.async_scheduling:
+            return 0
+        if self.waiting and not self._stays_blocked(last):
+            return 0
+        return self.cohort.num_steady_steps(self.pool.num_free)
+
+    def leap(self, num_steps: int) -> list[int]:
+        """Take so many steady steps at once; returns the free blocks after each."""
+        cohort, pool = self.cohort, self.pool
+        free = []
+        for _ in range(num_steps):
+            crossers = cohort.crossers()
+            if crossers:
+                for rank in sorted(crossers):
+                    crossers[rank].block_table.append(pool.take_one())
+            if pool.caches_prefixes:
+                fillers = cohort.fillers()
+                for rank in sorted(fillers):
+                    self.register_decode(fillers[rank].request)
+            cohort.clock += 1
+            free.append(pool.num_free)
+        self.num_steps += num_steps
+        self._steps_since_prefill += num_steps
+        return free
 
     def output_limit(self, request: Request) -> int:
         """Output tokens after which ``request`` ends: its own length or ``max_model_len``, whichever comes first."""
@@ -282,6 +315,15 @@ class Scheduler:
     @property
     def _victim_rule(self) -> str:
         return self.config.victim or self.policy.victim
+
+    def _stays_blocked(self, last: Batch) -> bool:
+        """Whether the head of the queue, which ``last`` could not admit, cannot be admitted until somebody ends."""
+        is_plain = not (last.chunks or last.preempted or last.finishing or last.stalled)
+        if self._aborted or not is_plain or last.num_waiting != len(self.waiting) or self.config.prefill_schedule_interval > 1:
+            return False
+        if last.bound is Bound.KV_BLOCKS:  # what decodes register meanwhile could be a hit
+            return not self.pool.caches_prefixes
+        return last.bound is not Bound.NONE
 
     def _note_prefill(self, step: Step, batch: Batch) -> None:
         if batch.num_prefill_tokens:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..scheduler.batch import Batch
 from .backend import Execution
-from .cost.features import features_of
+from .cost.features import Features, features_of
 from .cost.models import CostModel, HostTerm
+
+
+class Steady(NamedTuple):
+    """A stretch of iterations that were run at once."""
+
+    host_s: float
+    devices_s: list[float]
+    ends_s: list[float]
 
 
 class CostModelBackend:
@@ -24,6 +34,22 @@ class CostModelBackend:
         start_s = max(now_s + host_s, self._device_free_s)
         self._device_free_s = end_s = start_s + device_s
         return Execution(start_s, end_s, host_s, device_s)
+
+    def steady(self, features: Features, num_steps: int, now_s: float) -> Steady:
+        """``num_steps`` iterations that differ in one more token for every decode, back to back from ``now_s``, as if
+        launched one after the other.
+        """
+        host_s = self._host.host_s(features)
+        devices_s = self._cost_model.steady_s(features, num_steps)
+        ends_s = []
+        for device_s in devices_s:
+            now_s = now_s + host_s + device_s
+            ends_s.append(now_s)
+        return Steady(host_s, devices_s, ends_s)
+
+    def skip_to(self, end_s: float) -> None:
+        """A stretch of ``steady`` iterations has run until ``end_s``."""
+        self._device_free_s = end_s
 
     def wait(self, ticket: Execution) -> Execution:
         """The execution that ``launch`` computed."""

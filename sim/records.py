@@ -7,14 +7,16 @@ record can be laid under another clock (``retimed``), which is how an error is s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scheduler.batch import Batch
+from ..scheduler.batch import Batch, Bound
 from ..scheduler.request import Request
 from .backend import Execution
+from .cost.features import Features
+from .cost_backend import Steady
 
 FloatArray = NDArray[np.float64]
 Columns = dict[str, NDArray[Any]]
@@ -75,6 +77,14 @@ class Records:
         return replace(self, iterations={**self.iterations, "start_s": start_s, "end_s": end_s})
 
 
+class SteadyState(NamedTuple):
+    """What stays the same over a stretch of steady iterations."""
+
+    num_running: int
+    num_waiting: int
+    bound: Bound
+
+
 class Recorder:
     """Collects the records of one replica. It touches a request only when something happens to it."""
 
@@ -114,7 +124,28 @@ class Recorder:
             self._requests["num_preemptions"][request.index] = request.num_preemptions
         self._rows.append(_row(batch, launched_s, execution, previous_tick, num_itl))
         self.num_iterations = i + 1
-        if len(self._rows) == _CHUNK_ROWS:
+        if len(self._rows) >= _CHUNK_ROWS:
+            self._flush()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everybody in the cohort got a token in the iteration recorded last."""
+        return not self._fresh and self._last_tick == self.num_iterations - 1
+
+    def leapt(self, features: Features, state: SteadyState, began_s: float, steady: Steady, free: list[int]) -> None:
+        """A stretch of steady iterations ended (only if ``is_settled``)."""
+        rows, at = self._rows, self.num_iterations
+        decodes, kv = features.num_decodes, features.num_decode_kv_tokens
+        start_s, host_s = began_s, steady.host_s
+        head = (decodes, decodes, state.num_running, state.num_waiting, decodes)
+        middle = (0, 0, 0.0, decodes, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
+        for i, (end_s, device_s, num_free) in enumerate(zip(steady.ends_s, steady.devices_s, free, strict=False), at):
+            rows.append((start_s, end_s, host_s, device_s, *head, kv, *middle, num_free, state.bound, i - 1, decodes))
+            start_s = end_s
+            kv += decodes
+        self.num_iterations = at + len(free)
+        self._last_tick = self.num_iterations - 1
+        if len(rows) >= _CHUNK_ROWS:
             self._flush()
 
     def records(self) -> Records:

@@ -14,6 +14,8 @@ from ..scheduler.request import Request
 from ..scheduler.scheduler import Scheduler
 from .backend import Backend, Ticket
 from .clock import STEP_END, Clock
+from .cost_backend import CostModelBackend
+from .leap import Leaper
 from .records import Recorder
 
 
@@ -21,6 +23,7 @@ class Replica:
     """A SimPy process: while work exists, schedule and launch up to ``depth`` batches, wait for the oldest, let the
     clock reach its end, complete it; again.
 
+    With ``leap`` a predicted replica takes steady stretches at once; its records are the same, bit for bit.
     ``host_clock`` is given where the host's own time is real (a measured run): what ``schedule`` and ``complete``
     take is then reported to the backend.
     """
@@ -33,6 +36,7 @@ class Replica:
         recorder: Recorder,
         *,
         depth: int = 1,
+        leap: bool = True,
         host_clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = clock
@@ -43,6 +47,8 @@ class Replica:
         self._host_clock = host_clock or _no_clock
         self._idle: Event | None = None
         self._done: dict[str, Event] = {}
+        can_leap = leap and depth == 1 and isinstance(backend, CostModelBackend)
+        self._leaper = Leaper(clock, scheduler, backend, recorder) if can_leap else None  # type: ignore[arg-type]
         clock.process(self._run())
 
     def submit(self, request: Request, *, due_s: float | None = None) -> None:
@@ -50,12 +56,17 @@ class Replica:
         request.arrival_s = self.clock.now
         self.recorder.arrived(request, request.arrival_s if due_s is None else due_s)
         self.scheduler.add(request)
+        if self._leaper is not None:
+            self._leaper.cut()
         if self._idle is not None:
             self._idle.succeed()
             self._idle = None
 
     def abort(self, request_id: str) -> None:
         """The client of a request gave up: for whoever waits for it, it has ended."""
+        if self._leaper is not None:
+            self._leaper.cut()
+            self._leaper.commit()
         self.scheduler.abort(request_id)
         self._end(request_id)
 
@@ -65,7 +76,7 @@ class Replica:
 
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, backend, clock = self.scheduler, self.backend, self.clock
-        host_clock, depth = self._host_clock, self._depth
+        host_clock, depth, leaper = self._host_clock, self._depth, self._leaper
         in_flight: deque[tuple[Batch, Ticket, float]] = deque()
         while True:
             while len(in_flight) < depth and scheduler.has_work:
@@ -89,6 +100,9 @@ class Replica:
             if self._done and finished:
                 for request in finished:
                     self._end(request.request_id)
+            if leaper is not None and (landing := leaper.begin(batch)) is not None:
+                yield landing
+                leaper.commit()
 
     def _end(self, request_id: str) -> None:
         event = self._done.pop(request_id, None)

@@ -24,6 +24,9 @@ class Policy(ABC):
     """Whether it uses what no server knows; results are then labelled so."""
     victim: ClassVar[str] = "last"
     """Who is preempted where blocks run out (``SchedulerConfig.victim``), unless the configuration says."""
+    can_leap: ClassVar[bool] = False
+    """Whether, while nobody can be admitted, its steps differ in nothing but one more token for every decode; a
+    simulation may then take many of them at once."""
     keeps_finished_rows: ClassVar[bool] = False
     """Whether a finished request holds its slot and blocks until nobody runs any more (static batching)."""
 

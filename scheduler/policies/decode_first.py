@@ -20,6 +20,7 @@ class DecodeFirst(Policy):
     """
 
     name = "decode_first"
+    can_leap = True
 
     def schedule(self, step: Step) -> None:
         """Decodes, then unfinished prompts, then new ones."""

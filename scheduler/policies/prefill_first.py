@@ -20,6 +20,7 @@ class PrefillFirst(Policy):
     """
 
     name = "prefill_first"
+    can_leap = True
 
     def check(self, config: SchedulerConfig) -> None:
         """Whole prompts must fit a step. Raises ``ConfigError``."""

@@ -21,6 +21,7 @@ class Reserve(Policy):
     """
 
     name = "reserve"
+    can_leap = True
 
     def __init__(self) -> None:
         self._reserved_blocks: dict[str, int] = {}

@@ -20,6 +20,7 @@ class VllmV1(Policy):
     """
 
     name = "vllm_v1"
+    can_leap = True
 
     def __init__(self) -> None:
         self._whole_prompts = False

@@ -30,6 +30,17 @@ class CostModel(Protocol):
         """Device seconds of one iteration."""
         ...
 
+    def steady_s(self, features: Features, num_steps: int) -> list[float]:
+        """Device seconds of ``num_steps`` iterations, each of which reads ``num_decodes`` KV tokens more than the one
+        before: the same bits as ``duration_s`` one by one.
+        """
+        ...
+
+
+def _one_by_one(model: CostModel, features: Features, num_steps: int) -> list[float]:
+    start, step = features.num_decode_kv_tokens, features.num_decodes
+    return [model.duration_s(features._replace(num_decode_kv_tokens=start + i * step)) for i in range(num_steps)]
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -45,6 +56,10 @@ class Constant:
     def duration_s(self, features: Features) -> float:
         """The constant."""
         return self.seconds
+
+    def steady_s(self, features: Features, num_steps: int) -> list[float]:
+        """The constant, every time."""
+        return [self.seconds] * num_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,15 @@ class Fitted:
             base = self._table[int(tokens)]
         total: float = base + self._linear(features)
         return total
+
+    def steady_s(self, features: Features, num_steps: int) -> list[float]:
+        """Device seconds of a stretch of pure decodes. Terms that are 0 are left out, which changes no bit."""
+        first = self.duration_s(features)  # also tabulates
+        base = self._table[features.num_tokens]
+        decodes, per_kv = self.per_decode_s * features.num_decodes, self.per_decode_kv_token_s
+        samples = self.per_sample_s * features.num_samples
+        kv, step = features.num_decode_kv_tokens, features.num_decodes
+        return [first, *(base + (decodes + per_kv * (kv + i * step) + samples) for i in range(1, num_steps))]
 
     def _linear(self, f: Features) -> Number:
         return (
@@ -147,6 +171,10 @@ class Roofline:
     def duration_s(self, features: Features) -> float:
         """Device seconds."""
         return float(self.durations_s(features))
+
+    def steady_s(self, features: Features, num_steps: int) -> list[float]:
+        """Device seconds of a stretch of pure decodes."""
+        return _one_by_one(self, features, num_steps)
 
 
 @dataclass(frozen=True, slots=True)

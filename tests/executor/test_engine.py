@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +182,19 @@ def test_tokens_do_not_depend_on_where_blocks_lie(loaded: LoadedModel) -> None:
 
     assert tokens(1) == tokens(2)
     assert len(tokens(1)) == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_torch_gets_the_threads_that_were_asked_for(threads: int) -> None:
+    """In a process of its own: numba starts its threads once, and then resets OpenMP's count."""
+    code = (
+        "import torch; from batchtwin.executor import Engine, design_batch, load_model;"
+        f"engine = Engine(load_model('tiny-llama'), num_gpu_blocks=20, block_size=16, threads={threads});"
+        "engine.run(design_batch([30, 40], [], block_size=16, num_gpu_blocks=20)); print(torch.get_num_threads())"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": str(3 - threads)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == str(threads)
 
 
 def test_a_cache_without_room_is_refused(loaded: LoadedModel) -> None:

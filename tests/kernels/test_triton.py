@@ -71,3 +71,19 @@ def test_compiled_kernels_fit_the_device_and_spill_nothing(arch: int, tmp_path: 
     for name, usage in kernels.items():
         assert usage["shared_bytes"] < SHARED_BYTES[arch], name
         assert usage["spilled_bytes"] == 0, name
+
+
+@pytest.mark.parametrize(
+    ("num_seqs", "max_kv_tokens", "expected"),
+    [
+        (1, 32_768, 32),  # 132 processors, 8 KV heads: 264 programs wanted, 8 there without splitting, 33 apart
+        (8, 32_768, 4),
+        (64, 32_768, 1),  # 512 programs already
+        (1, 300, 1),  # nobody gets fewer than 256 tokens
+        (1, 1100, 4),
+    ],
+)
+def test_splits_fill_the_processors_but_not_with_crumbs(num_seqs: int, max_kv_tokens: int, expected: int) -> None:
+    from batchtwin.kernels.triton_attention import num_kv_splits
+
+    assert num_kv_splits(132, 8, num_seqs, max_kv_tokens) == expected

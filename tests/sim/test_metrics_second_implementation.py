@@ -13,8 +13,9 @@ from replays import Workload, play, workloads
 from batchtwin.scheduler import SchedulerConfig
 from batchtwin.sim.metrics import itl_gaps, metrics
 
-QUICK = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 LONG = settings(QUICK, max_examples=4000)
+ANY = workloads() | workloads(policies=("slices", "vllm_v1"))
 SLO = {"ttft_ms": 20.0, "tpot_ms": 2.0, "e2el_ms": 60.0}
 
 
@@ -27,7 +28,7 @@ def check(workload: Workload) -> dict[str, float]:
     return found
 
 
-@given(workloads())
+@given(ANY)
 @QUICK
 def test_metrics_equal_those_of_a_walk_over_every_batch(workload: Workload) -> None:
     check(workload)
@@ -40,7 +41,7 @@ def test_metrics_equal_those_of_a_walk_in_a_closed_loop(workload: Workload) -> N
 
 
 @pytest.mark.full
-@given(workloads() | workloads(closed=True))
+@given(ANY | workloads(closed=True))
 @LONG
 def test_metrics_equal_those_of_a_walk_over_many_examples(workload: Workload) -> None:
     check(workload)
@@ -76,7 +77,7 @@ def test_random_workloads_contain_what_they_are_meant_to_test() -> None:
     """The strategy is worth something only if preemptions, stalls and padding occur in it."""
     seen = {"preempted": 0, "stalled": 0, "padded": 0}
 
-    @given(workloads())
+    @given(ANY)
     @QUICK
     def count(workload: Workload) -> None:
         steps = play(workload).iterations

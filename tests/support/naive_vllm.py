@@ -344,10 +344,12 @@ class _Recorder:
         self.num_arrived = 0
         self.rejected: list[str] = []
         self.steps: list[dict[str, Any]] = []
+        self.num_quiet = 0
+        """Steps in a row that gave nothing and ended nothing while nothing was to come."""
 
     def record(self) -> dict[str, Any]:
         t = 0
-        while not self._has_stalled():
+        while self.num_quiet < 3:
             self._add_arrivals(t)
             if self._is_idle():
                 if not self.to_come:
@@ -356,9 +358,11 @@ class _Recorder:
                 continue
             if len(self.steps) == self.max_steps:
                 raise TooManySteps(f"not done after {self.max_steps} steps")
-            self.steps.append({"t": t, **self._step()})
+            step = {"t": t, **self._step()}
+            self.steps.append(step)
+            self.num_quiet = 0 if self.to_come or step["sched"] or step["finished"] else self.num_quiet + 1
             t += 1
-        left = [request.id for request in (*self.scheduler.waiting, *self.scheduler.running)]
+        left = [request.id for request in (*self.scheduler.running, *self.scheduler.waiting)]
         told = {"rejected": self.rejected, "stalled": left}
         return {**self.golden, "detail": "full", "steps": self.steps} | {k: v for k, v in told.items() if v}
 
@@ -405,8 +409,3 @@ class _Recorder:
             "running": [request.id for request in self.scheduler.running],
             "free": len(self.scheduler.pool.free),
         }
-
-    def _has_stalled(self) -> bool:
-        """Three steps in a row that gave nothing and ended nothing, and nothing to come that could change it."""
-        last = self.steps[-3:]
-        return len(last) == 3 and not self.to_come and not any(step["sched"] or step["finished"] for step in last)

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from batchtwin.scheduler import Batch, Policy, Request, Scheduler, SchedulerConfig, Step
+from batchtwin.scheduler import (
+    POLICIES,
+    Batch,
+    ConfigError,
+    Policy,
+    Request,
+    Scheduler,
+    SchedulerConfig,
+    Step,
+    load_policy,
+)
 from batchtwin.scheduler.batch import Row
 from batchtwin.sim.backend import Execution
 from batchtwin.sim.clients import closed_loop, open_loop
@@ -139,16 +149,18 @@ def play(workload: Workload, cost_model: CostModel = LAW, host: HostTerm = HOST)
     return Played(recorder.records(), requests, due_s, witness.iterations, scheduler)
 
 
-def play_constant(seconds: float, requests: Sequence[tuple[float, int, int]], **knobs: int) -> Played:
+def play_constant(
+    seconds: float, requests: Sequence[tuple[float, int, int]], policy: str = "vllm_v1", **knobs: int
+) -> Played:
     """A replay in which every step takes ``seconds``, with room for everybody."""
     config = SchedulerConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 64, **knobs})
-    return play(Workload("vllm_v1", config, tuple(requests)), Constant(seconds), HostTerm())
+    return play(Workload(policy, config, tuple(requests)), Constant(seconds), HostTerm())
 
 
 @st.composite
 def workloads(
     draw: st.DrawFn,
-    policies: tuple[str, ...] = ("vllm_v1", "prefill_first", "static_batch", "slices"),
+    policies: tuple[str, ...] = (*POLICIES, "slices"),
     *,
     offline: bool = False,
     closed: bool = False,
@@ -159,35 +171,45 @@ def workloads(
     block_size = draw(st.sampled_from((1, 2, 4, 16)))
     max_model_len = draw(st.integers(8, 48))
     for_one = -(-max_model_len // block_size)
-    budget, blocks = draw(st.integers(max(seqs, 4), 40)), draw(st.integers(for_one + 1, 3 * for_one + 1))
-    if policy == "prefill_first":
-        budget += max_model_len
-    elif policy == "static_batch":  # whatever batch forms must fit
+    most = 12 if policy == "slices" else 40
+    budget, blocks = draw(st.integers(max(seqs, 4), most)), draw(st.integers(for_one + 1, 3 * for_one + 1))
+    if policy == "static_batch":  # whatever batch forms must fit
         budget, blocks = seqs * max_model_len, 2 * seqs * for_one + 1
     request = st.tuples(
         st.just(0.0) if offline else st.integers(0, 40).map(lambda step: step * 0.0013),
         st.integers(1, max_model_len - 1),
         st.integers(1, 30),
     )
+    config = SchedulerConfig(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        num_gpu_blocks=blocks,
+        scheduler_reserve_full_isl=draw(st.booleans()),
+    )
     return Workload(
         policy,
-        SchedulerConfig(
-            max_num_seqs=seqs,
-            max_num_batched_tokens=budget,
-            max_model_len=max_model_len,
-            block_size=block_size,
-            num_gpu_blocks=blocks,
-            scheduler_reserve_full_isl=draw(st.booleans()),
-        ),
+        config if _works(policy, config) else config.with_(max_num_batched_tokens=budget + max_model_len),
         tuple(sorted(draw(st.lists(request, min_size=1, max_size=14)))),
         num_clients=draw(st.integers(1, 5)) if closed else None,
         think_s=draw(st.sampled_from((0.0, 0.004))) if closed else 0.0,
     )
 
 
+def _works(policy: str, config: SchedulerConfig) -> bool:
+    """Whether the policy can do with these knobs: some never chunk a prompt."""
+    try:
+        if policy != "slices":
+            load_policy(policy).check(config)
+    except ConfigError:
+        return False
+    return True
+
+
 @dataclass
 class Noisy:
-    """A cost model whose every step takes a random factor more or less: a device in place of a law."""
+    """A cost model whose every step takes a random factor more or less."""
 
     inner: CostModel
     seed: int = 0
@@ -203,5 +225,23 @@ class Noisy:
         factor = float(self._rng.lognormal(0.0, self.sigma))
         return self.inner.duration_s(features) * self.bias * factor
 
-    def durations_s(self, features: Features) -> np.ndarray:
-        raise NotImplementedError("a device measures one step at a time")
+
+class StandInDevice:
+    """A backend that stands in for a real device: it runs one step at a time, and no law says how long it takes.
+    After every step ``gap_s`` pass that neither host nor device account for.
+    """
+
+    def __init__(
+        self, cost_model: CostModel, host: HostTerm, *, seed: int = 0, bias: float = 1.1, gap_s: float = 0.0
+    ) -> None:
+        self._inner = CostModelBackend(Noisy(cost_model, seed, bias=bias), host)  # type: ignore[arg-type]
+        self._gap_s = gap_s
+
+    def launch(self, batch: Batch, now_s: float) -> Execution:
+        return self._inner.launch(batch, now_s)
+
+    def wait(self, ticket: Execution) -> Execution:
+        return ticket._replace(end_s=ticket.end_s + self._gap_s)
+
+    def host(self, seconds: float) -> None:
+        pass

@@ -1,0 +1,71 @@
+"""Steady stretches: many iterations at once, exactly as if taken one by one.
+
+While nobody can be admitted, none finishes and blocks suffice, iterations differ in nothing but one more token each.
+A leap computes their durations together and sleeps once. Whoever arrives or aborts meanwhile ends it at the first
+step boundary not before that time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from simpy.events import Event
+
+from ..scheduler.batch import Batch, Bound
+from ..scheduler.scheduler import Scheduler
+from .clock import STEP_END, Clock
+from .cost.features import Features
+from .cost_backend import CostModelBackend
+from .records import Recorder, SteadyState
+
+MIN_STEPS = 2
+
+
+class Leaper:
+    """Takes leaps for one replica. At most one is under way."""
+
+    def __init__(self, clock: Clock, scheduler: Scheduler, backend: CostModelBackend, recorder: Recorder) -> None:
+        self._clock = clock
+        self._scheduler = scheduler
+        self._backend = backend
+        self._recorder = recorder
+        self._wake: Event | None = None
+        self._num_steps = 0
+
+    def begin(self, last: Batch) -> Event | None:
+        """The end of the leap that is possible after ``last``, which has just completed; None if there is none."""
+        scheduler = self._scheduler
+        num_steps = scheduler.num_steady_steps(last)
+        if num_steps < MIN_STEPS or not self._recorder.is_settled:
+            return None
+        cohort = scheduler.cohort
+        decodes = len(cohort)
+        self._features = Features(decodes, decodes, cohort.num_kv_tokens, 0, 0, 0.0, decodes, 0, decodes)
+        self._state = SteadyState(
+            scheduler.num_running, len(scheduler.waiting), last.bound if scheduler.waiting else Bound.NONE
+        )
+        self._began_s = self._clock.now
+        self._steady = self._backend.steady(self._features, num_steps, self._began_s)
+        self._num_steps = num_steps
+        self._wake = self._clock.at(self._steady.ends_s[-1], STEP_END)
+        return self._wake
+
+    def cut(self) -> None:
+        """Something happens now: the leap, if there is one, ends with the step that is under way."""
+        if self._wake is None:
+            return
+        step = bisect_left(self._steady.ends_s, self._clock.now, hi=self._num_steps)
+        if step + 1 < self._num_steps:
+            self._num_steps = step + 1
+            sooner = self._clock.at(self._steady.ends_s[step], STEP_END)
+            sooner.callbacks, self._wake.callbacks = self._wake.callbacks, []
+            self._wake = sooner
+
+    def commit(self) -> None:
+        """Let scheduler and records have taken the steps of the leap, if there is one."""
+        if self._wake is None:
+            return
+        self._wake = None
+        free = self._scheduler.leap(self._num_steps)
+        self._backend.skip_to(self._steady.ends_s[self._num_steps - 1])
+        self._recorder.leapt(self._features, self._state, self._began_s, self._steady, free)
