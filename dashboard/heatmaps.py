@@ -4,20 +4,18 @@ do when they are powers of two.
 
 from __future__ import annotations
 
-import html
 import math
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from .colors import ERRORS, FAINT, MARK_FILL, MARK_LINE, MEASURED, NEUTRAL, PREDICTED, VALUES, reversed_scale
 from .data import FloatMatrix, HeatmapData, Mask, Place
 from .figures import new_figure, title
-from .labels import compact, label, number, percent, quantity
+from .hover import hovers
+from .labels import compact, label, percent
 
 What = Literal["predicted", "measured", "error"]
 LARGEST_WITH_NUMBERS = 9
@@ -71,7 +69,7 @@ def _tiles(data: HeatmapData) -> go.Heatmap:
     """A faint tile for every cell of the grid, which says what is known of it."""
     return go.Heatmap(
         z=np.where(data.in_grid, 0.0, np.nan),
-        customdata=_hovers(data),
+        customdata=hovers(data),
         hovertemplate="%{customdata}<extra></extra>",
         colorscale=[[0, FAINT], [1, FAINT]],
         showscale=False,
@@ -121,7 +119,7 @@ def _layer(data: HeatmapData) -> dict[str, Any]:
         "ygap": 2,
         "texttemplate": "%{text}" if fits else None,
         "textfont": {"size": 11},
-        "customdata": _hovers(data),
+        "customdata": hovers(data),
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,
     }
@@ -207,44 +205,3 @@ def _frame(cell: Place, color: str, width_px: int) -> go.Scatter:
     x, y = np.array([-1, 1, 1, -1, -1]) * 0.48 + column, np.array([-1, -1, 1, 1, -1]) * 0.47 + row
     line = {"color": color, "width": width_px}
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="frame")
-
-
-def _hovers(data: HeatmapData) -> NDArray[np.object_]:
-    out: NDArray[np.object_] = np.full(data.predicted.shape, "", dtype=object)
-    for row, column in np.ndindex(out.shape):
-        lines = [
-            f"<b>max_num_seqs {data.max_num_seqs[row]:,} · "
-            f"max_num_batched_tokens {data.max_num_batched_tokens[column]:,}</b>",
-            *_known(data, (row, column)),
-        ]
-        out[row, column] = "<br>".join(lines)
-    return out
-
-
-def _known(data: HeatmapData, at: Place) -> Iterator[str]:
-    if at == data.recommended:
-        yield "★ recommended"
-    if at == data.default:
-        yield "◆ vLLM's default"
-    if not data.in_grid[at]:
-        yield "not in this grid"
-    elif data.infeasible[at]:
-        yield "cannot work:"
-        yield from (html.escape(line) for line in textwrap.wrap(data.reasons[at], 64))
-    elif math.isnan(data.predicted[at]):
-        yield "not predicted"
-    else:
-        yield f"predicted {quantity(data.metric, data.predicted[at])}"
-        yield from _measurement(data, at)
-    if data.preempting[at]:
-        yield "▲ preempts"
-
-
-def _measurement(data: HeatmapData, at: Place) -> Iterator[str]:
-    if math.isnan(data.measured[at]):
-        yield "not measured"
-        return
-    noise = data.noise_percent[at]
-    spread = "" if math.isnan(noise) else f" ± {number(noise)} %"
-    yield f"measured {quantity(data.metric, data.measured[at])}{spread}"
-    yield f"error {percent(data.error_percent[at], signed=True)}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from ..executor import DeviceBackend, calibration_batches, measure_batches
+from ..executor import DeviceBackend, Engine, calibration_batches, measure_batches
 from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_threads
+from ..scheduler.batch import Batch
 from ..sim.cost.features import Features, FloatArray, features_of, stack
 from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
-from ..sim.cost.models import HostTerm
+from ..sim.cost.models import Fitted, HostTerm
 from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, Profile, roofline_of
 from .measure import Device
 from .scenario import Scenario, TraceSpec
@@ -22,6 +23,7 @@ from .world import run_scenario
 HOST_SHARE = 0.1
 """Share of the time given to a short real replay, which measures what scheduling takes."""
 HOST_REQUESTS = 48
+SWAP_BLOCKS, SWAP_REPEATS = 32, 9
 
 
 def calibrate(
@@ -57,6 +59,7 @@ def calibrate(
     features = stack([features_of(row.batch) for row in measured])
     repeats = [np.array(row.times_s) for row in measured]
     host = _measure_host(opened, block_size, num_gpu_blocks)
+    per_block_s = _measure_swap(engine, num_gpu_blocks)
     facts = DeviceFacts(
         type=device,
         name=device_name(device),
@@ -64,7 +67,9 @@ def calibrate(
         memory_bytes_per_s=memory_bytes_per_s(device),
         flops_per_s=flops_per_s(device, opened.facts.dtype),
     )
-    return _profile(opened, facts, block_size, features, repeats, host, time.perf_counter() - began)
+    medians_s = np.array([np.median(times) for times in repeats])
+    law = replace(fit(features, medians_s), per_swapped_block_s=per_block_s)
+    return _profile(opened, facts, block_size, features, repeats, law, host, time.perf_counter() - began)
 
 
 def _profile(
@@ -73,6 +78,7 @@ def _profile(
     block_size: int,
     features: Features,
     repeats: Sequence[FloatArray],
+    law: Fitted,
     host: HostTerm,
     seconds: float,
 ) -> Profile:
@@ -84,7 +90,7 @@ def _profile(
         device=device,
         block_size=block_size,
         attention_backend="triton" if device.type == "cuda" else "numba",
-        law=Law(**_coefficients(fit(features, medians_s))),
+        law=Law(**_coefficients(law)),
         host_fixed_s=host.fixed_s,
         host_per_seq_s=host.per_seq_s,
         constant_s=fit_constant(features, medians_s).seconds,
@@ -104,7 +110,7 @@ def _profile(
     )
 
 
-def _coefficients(law: Any) -> dict[str, Any]:
+def _coefficients(law: Fitted) -> dict[str, Any]:
     return {name: getattr(law, name) for name in Law.model_fields}
 
 
@@ -129,3 +135,20 @@ def _measure_host(opened: Device, block_size: int, num_gpu_blocks: int) -> HostT
     backend = DeviceBackend(opened.engine(num_gpu_blocks, block_size))
     records = run_scenario(scenario, num_gpu_blocks, backend, host_clock=time.perf_counter)
     return fit_host(records.iterations["num_seqs"].astype(np.float64), records.iterations["host_s"])
+
+
+def _measure_swap(engine: Engine, num_gpu_blocks: int) -> float:
+    """Seconds to copy one block between device and host, the median over both ways."""
+    count = min(SWAP_BLOCKS, num_gpu_blocks - 1)
+    copies = [(block, block) for block in range(1, count + 1)]
+    times = []
+    for repeat in range(2 * SWAP_REPEATS):
+        batch = Batch(step=0, clock=0, seats={}, ranks=[], chunks=[])
+        if repeat % 2 == 0:
+            batch.copies_out = copies
+        else:
+            batch.copies_in = copies
+        began = time.perf_counter()
+        engine.run(batch)
+        times.append(time.perf_counter() - began)
+    return float(np.median(times[2:])) / count

@@ -35,6 +35,7 @@ def replay(
     if wall_clock and not measured:
         raise ExperimentError("Only a measured run can be paced by the wall clock: measure, or use the clock sim.")
     if measured:
+        check_measurable(chosen)
         from .measure import Device
 
         return Device.of(chosen).measure(chosen, wall_clock=wall_clock)
@@ -49,9 +50,18 @@ def predict(scenario: Scenario, profile: Profile, cost_model: CostModel | None =
     blocks = num_gpu_blocks(scenario, profile.model)
     model = cost_model or profile.cost_model
     host = profile.host if cost_model is None else HostTerm()
-    records = run_scenario(scenario, blocks, CostModelBackend(model, host))
+    backends = [CostModelBackend(model, host) for _ in range(scenario.num_replicas)]
+    records = run_scenario(scenario, blocks, *backends)
     about = provenance("simpy", "numpy") | {"profile": profile.hash(), "cost_model": model.name}
     return Run(scenario, "predicted", records, blocks, about)
+
+
+def check_measurable(scenario: Scenario) -> None:
+    """Raise ``ExperimentError`` if ``scenario`` can only be predicted."""
+    if scenario.num_replicas > 1:
+        raise ExperimentError(
+            f"A device runs one replica, but num_replicas is {scenario.num_replicas}: predict it, or measure with one."
+        )
 
 
 def check_profile(profile: Profile, scenario: Scenario) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..sim.metrics import metrics
-from ..sim.records import ITERATION_COUNTS, ITERATION_TIMES, REQUEST_COLUMNS, Columns, Records
+from ..sim.records import ITERATION_COLUMNS, REQUEST_COLUMNS, Columns, Records
 from .errors import ExperimentError
 from .scenario import Scenario, load_scenario
 
@@ -97,13 +97,14 @@ def load_run(folder: str | Path) -> Run:
         columns = {
             name: {column: table[column].to_numpy() for column in table.column_names} for name, table in tables.items()
         }
-        for table, expected in (("requests", REQUEST_COLUMNS), ("iterations", ITERATION_TIMES + ITERATION_COUNTS)):
+        for table, expected in (("requests", REQUEST_COLUMNS), ("iterations", ITERATION_COLUMNS)):
             columns[table] = {name: columns[table][name] for name in expected}
         gaps = np.column_stack((columns["gaps"]["from_iteration"], columns["gaps"]["to_iteration"]))
+        scenario = load_scenario(folder / "scenario.json")
         return Run(
-            scenario=load_scenario(folder / "scenario.json"),
+            scenario=scenario,
             kind=head["kind"],
-            records=Records(columns["requests"], columns["iterations"], gaps),
+            records=Records(columns["requests"], columns["iterations"], gaps, scenario.num_replicas),
             num_gpu_blocks=head["num_gpu_blocks"],
             provenance=head["provenance"],
         )

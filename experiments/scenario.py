@@ -90,6 +90,9 @@ class Scenario(_Part):
     num_clients: int | None = Field(None, ge=1)
     """Closed loop with so many clients; open loop if not set."""
     think_s: float = Field(0.0, ge=0)
+    num_replicas: int = Field(1, ge=1)
+    """Servers behind a router, each with these knobs and a KV pool of its own; predicted only."""
+    router: Literal["round_robin", "least_outstanding", "prefix_affinity"] = "round_robin"
     slo: dict[str, float] = {}
     """Limits in ms: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
     default_cell: Literal["llm_class", "server"] = "server"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +17,7 @@ from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
 from .errors import ExperimentError
 from .grid import Cell, cells, cells_to_measure, default_cell
-from .replay import check_profile, predict
+from .replay import check_measurable, check_profile, predict
 from .run import Run, load_run, read_head, writing
 from .scenario import Scenario
 
@@ -107,11 +109,12 @@ class Sweep:
         jobs = (delayed(_predict_cell)(cell, self.spec, self.profile) for cell in missing)
         if progress:
             progress("predicting", done, len(self.spec.cells))
-        for result in Parallel(n_jobs=workers, return_as="generator_unordered")(jobs):
-            self._store(result)
-            done += 1
-            if progress:
-                progress("predicting", done, len(self.spec.cells))
+        with _closing(Parallel(n_jobs=workers, return_as="generator_unordered")(jobs)) as results:
+            for result in results:
+                self._store(result)
+                done += 1
+                if progress:
+                    progress("predicting", done, len(self.spec.cells))
 
     def measure(self, k: int | None, *, repeats: int = 1, progress: Progress | None = None) -> None:
         """Measure all feasible cells, or a designed subset of at least ``k``; repeats are interleaved (every cell
@@ -190,6 +193,8 @@ def sweep(
             raise ExperimentError(f"{option} is {count}, but it must be at least 1.")
     loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
     check_profile(loaded, scenario)
+    if measure is not None:
+        check_measurable(scenario)
     spec = SweepSpec(
         scenario=scenario,
         policies=tuple(dict.fromkeys(policies or (scenario.policy,))),
@@ -256,6 +261,17 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _leaves(item, f"{prefix}{name}.")
         else:
             yield prefix + name, item
+
+
+@contextmanager
+def _closing(results: Generator[CellResult, None, None]) -> Iterator[Iterator[CellResult]]:
+    """Ends the workers with the block. That an interruption cancels tasks needs no warning."""
+    try:
+        yield results
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            results.close()
 
 
 def _predict_cell(cell: Cell, spec: SweepSpec, profile: Profile) -> CellResult:

@@ -10,35 +10,59 @@ from ..scheduler.scheduler import Scheduler
 from ..sim.backend import Backend
 from ..sim.clients import closed_loop, open_loop
 from ..sim.clock import Clock
+from ..sim.merge import merge
 from ..sim.records import Recorder, Records
 from ..sim.replica import Replica
+from ..sim.router import Router
+from ..sim.server import Server
+from .errors import ExperimentError
 from .scenario import Scenario
 
 
 def run_scenario(
     scenario: Scenario,
     num_gpu_blocks: int,
-    backend: Backend,
-    *,
+    *backends: Backend,
     host_clock: Callable[[], float] | None = None,
     clock: Clock | None = None,
     leap: bool = True,
 ) -> Records:
-    """Replay ``scenario`` on ``backend`` to its end. The same for both worlds; nothing else differs."""
+    """Replay ``scenario`` to its end, each replica (``num_gpu_blocks`` each) on a backend of its own. The same for both
+    worlds; nothing else differs. Raises ``ExperimentError`` if there are not as many backends as replicas.
+    """
+    if len(backends) != scenario.num_replicas:
+        raise ExperimentError(
+            f"The scenario has {scenario.num_replicas} replicas, but there are backends for {len(backends)}: a device "
+            f"measures one replica, several are predicted only."
+        )
     requests = scenario.trace.load().requests()
     clock = clock or Clock()
-    scheduler = Scheduler(scenario.config(num_gpu_blocks), scenario.policy)
+    config = scenario.config(num_gpu_blocks)
     depth = 2 if scenario.async_scheduling else 1
-    recorder = Recorder(len(requests))
-    replica = Replica(clock, scheduler, backend, recorder, depth=depth, leap=leap, host_clock=host_clock)
+    replicas = [
+        Replica(
+            clock,
+            Scheduler(config, scenario.policy),
+            backend,
+            Recorder(len(requests), index),
+            depth=depth,
+            leap=leap,
+            host_clock=host_clock,
+            index=index,
+        )
+        for index, backend in enumerate(backends)
+    ]
+    server: Server = replicas[0] if len(replicas) == 1 else Router(replicas, scenario.router)
     if scenario.num_clients is None:
-        clock.process(open_loop(clock, replica, requests))
+        clock.process(open_loop(clock, server, requests))
     else:
-        closed_loop(clock, replica, requests, num_clients=scenario.num_clients, think_s=scenario.think_s)
+        closed_loop(clock, server, requests, num_clients=scenario.num_clients, think_s=scenario.think_s)
     with _no_cycles():
         clock.run()
-    scheduler.check_integrity()
-    return recorder.records()
+    for replica in replicas:
+        replica.scheduler.check_integrity()
+    parts = [replica.recorder.records() for replica in replicas]
+    return merge(parts) if len(parts) > 1 else parts[0]
 
 
 @contextmanager

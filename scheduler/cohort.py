@@ -8,8 +8,8 @@ the step in which one produces its last token.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -319,7 +319,8 @@ class Scheduler:
     def _stays_blocked(self, last: Batch) -> bool:
         """Whether the head of the queue, which ``last`` could not admit, cannot be admitted until somebody ends."""
         is_plain = not (last.chunks or last.preempted or last.finishing or last.stalled)
-        if self._aborted or not is_plain or last.num_waiting != len(self.waiting) or self.config.prefill_schedule_interval > 1:
+        changed = self._aborted or not is_plain or last.num_waiting != len(self.waiting)
+        if changed or self.config.prefill_schedule_interval > 1:
             return False
         if last.bound is Bound.KV_BLOCKS:  # what decodes register meanwhile could be a hit
             return not self.pool.caches_prefixes

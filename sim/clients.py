@@ -9,19 +9,19 @@ from simpy.events import Event
 
 from ..scheduler.request import Request
 from .clock import ARRIVAL, Clock
-from .replica import Replica
+from .server import Server
 
 
-def open_loop(clock: Clock, replica: Replica, requests: Iterable[Request]) -> Generator[Event, Any, None]:
+def open_loop(clock: Clock, server: Server, requests: Iterable[Request]) -> Generator[Event, Any, None]:
     """Send every request at its arrival time, whatever the server does."""
     for request in requests:
         if request.arrival_s > clock.now:
             yield clock.at(request.arrival_s, ARRIVAL)
-        replica.submit(request)
+        server.submit(request)
 
 
 def closed_loop(
-    clock: Clock, replica: Replica, requests: Iterable[Request], *, num_clients: int, think_s: float = 0.0
+    clock: Clock, server: Server, requests: Iterable[Request], *, num_clients: int, think_s: float = 0.0
 ) -> None:
     """``num_clients`` clients share the requests in order. A client sends its next one when its last has ended and
     ``think_s`` have passed, never before the request's own arrival time; what a request waits at this gate is
@@ -29,16 +29,16 @@ def closed_loop(
     """
     queue = iter(requests)
     for _ in range(num_clients):
-        clock.process(_client(clock, replica, queue, think_s))
+        clock.process(_client(clock, server, queue, think_s))
 
 
-def _client(clock: Clock, replica: Replica, queue: Iterator[Request], think_s: float) -> Generator[Event, Any, None]:
+def _client(clock: Clock, server: Server, queue: Iterator[Request], think_s: float) -> Generator[Event, Any, None]:
     for request in queue:
         due_s = request.arrival_s
         if due_s > clock.now:
             yield clock.at(due_s, ARRIVAL)
-        ended = replica.finished(request)
-        replica.submit(request, due_s=due_s)
+        ended = server.finished(request)
+        server.submit(request, due_s=due_s)
         yield ended
         if think_s > 0:
             yield clock.at(clock.now + think_s, ARRIVAL)

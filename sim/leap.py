@@ -24,8 +24,17 @@ MIN_STEPS = 2
 class Leaper:
     """Takes leaps for one replica. At most one is under way."""
 
-    def __init__(self, clock: Clock, scheduler: Scheduler, backend: CostModelBackend, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        backend: CostModelBackend,
+        recorder: Recorder,
+        *,
+        step_end: int = STEP_END,
+    ) -> None:
         self._clock = clock
+        self._step_end = step_end  # the replica's event priority
         self._scheduler = scheduler
         self._backend = backend
         self._recorder = recorder
@@ -47,7 +56,7 @@ class Leaper:
         self._began_s = self._clock.now
         self._steady = self._backend.steady(self._features, num_steps, self._began_s)
         self._num_steps = num_steps
-        self._wake = self._clock.at(self._steady.ends_s[-1], STEP_END)
+        self._wake = self._clock.at(self._steady.ends_s[-1], self._step_end)
         return self._wake
 
     def cut(self) -> None:
@@ -57,7 +66,7 @@ class Leaper:
         step = bisect_left(self._steady.ends_s, self._clock.now, hi=self._num_steps)
         if step + 1 < self._num_steps:
             self._num_steps = step + 1
-            sooner = self._clock.at(self._steady.ends_s[step], STEP_END)
+            sooner = self._clock.at(self._steady.ends_s[step], self._step_end)
             sooner.callbacks, self._wake.callbacks = self._wake.callbacks, []
             self._wake = sooner
 

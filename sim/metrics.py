@@ -3,6 +3,10 @@
 TTFT = first token − arrival. ITL = each gap between successive tokens of a request, pooled. TPOT = (last token −
 first token) / (n − 1) per request, undefined for n = 1. E2E = last token − arrival. Queue time = first scheduled −
 arrival. Throughputs are over (last finish − first arrival). Goodput = requests per second that meet every SLO.
+
+Behind a router the requests' metrics and the counts are those of all replicas together. What describes a server is
+that of *one* replica, so that it can be held against the knobs: means and shares are over the busy time of all,
+peaks are those of the replica that had the highest.
 """
 
 from __future__ import annotations
@@ -85,7 +89,6 @@ def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] |
     ``e2el_ms`` to its limit. An empty replay has NaN for whatever is undefined.
     """
     times = request_times(records)
-    iterations = records.iterations
     num = len(times.e2el_s)
     first_s = float(times.arrival_s.min(initial=np.inf))
     duration_s = float(times.last_token_s.max(initial=-np.inf)) - first_s if num else float("nan")
@@ -112,7 +115,8 @@ def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] |
     out |= _summary("itl", *itl_gaps(records))
     if slo:
         out["request_goodput"] = num_meeting(times, slo) / over_s
-    return out | _load(records, times, first_s) | _server(iterations, num_usable_blocks)
+    busy_s = busy_times(records)
+    return out | _load(records, times, first_s, busy_s) | _server(records.iterations, busy_s, num_usable_blocks)
 
 
 def num_meeting(times: RequestTimes, slo: Mapping[str, float]) -> int:
@@ -135,29 +139,38 @@ def _summary(name: str, values_s: FloatArray, counts: NDArray[np.int64]) -> dict
     return out
 
 
-def _load(records: Records, times: RequestTimes, first_s: float) -> dict[str, float]:
-    """How loaded the server was. ``load_rho`` is the busy time over the time in which requests arrived: above 1 the
-    queue grows for as long as they do. The steady window leaves out the first tenth of the arrivals' span (ramp)
-    and all that follows the last arrival (drain).
+def busy_times(records: Records) -> FloatArray:
+    """[iterations] Seconds by which each kept its replica busy: from its launch or, if it was launched before the one
+    before had ended (asynchronous scheduling), from that end.
+    """
+    end_s, replica = records.iterations["end_s"], records.iterations["replica"]
+    before_s = np.full(len(end_s), -np.inf)
+    same = replica[1:] == replica[:-1]
+    before_s[1:][same] = end_s[:-1][same]
+    return np.asarray(end_s - np.maximum(records.iterations["start_s"], before_s))
+
+
+def _load(records: Records, times: RequestTimes, first_s: float, busy_s: FloatArray) -> dict[str, float]:
+    """How loaded the servers were. ``load_rho`` is the busy time over the time in which requests arrived, a replica:
+    above 1 the queue grows for as long as they do. The steady window leaves out the first tenth of the arrivals' span
+    (ramp) and all that follows the last arrival (drain).
     """
     span_s = float(times.arrival_s.max(initial=-np.inf)) - first_s
     iterations = records.iterations
-    busy_s = float((iterations["end_s"] - iterations["start_s"]).sum())
     if not len(times.arrival_s) or span_s <= 0:
         return {"load_rho": float("inf"), "warmup_cut_s": 0.0, "steady_output_throughput": float("nan")}
     cut_s = 0.1 * span_s
     inside = (iterations["end_s"] >= first_s + cut_s) & (iterations["end_s"] <= first_s + span_s)
     tokens = float(iterations["num_samples"][inside].sum())
     return {
-        "load_rho": busy_s / span_s,
+        "load_rho": float(busy_s.sum()) / (records.num_replicas * span_s),
         "warmup_cut_s": cut_s,
         "steady_output_throughput": tokens / (span_s - cut_s),
     }
 
 
-def _server(iterations: Columns, num_usable_blocks: int) -> dict[str, float]:
-    """What the iterations say; means are over time."""
-    taken_s = iterations["end_s"] - iterations["start_s"]
+def _server(iterations: Columns, taken_s: FloatArray, num_usable_blocks: int) -> dict[str, float]:
+    """What the iterations say; means are over the time that they took."""
     busy_s = float(taken_s.sum())
     usage = 1.0 - iterations["num_free_blocks"] / num_usable_blocks
     out = {

@@ -48,6 +48,7 @@ ITERATION_COUNTS = (
     "num_itl",
 )
 """``previous_tick`` is the iteration in which the ``num_itl`` decodes of this one got their last token."""
+ITERATION_COLUMNS = (*ITERATION_TIMES, *ITERATION_COUNTS, "replica")
 REQUEST_COLUMNS = (
     "due_s",
     "arrival_s",
@@ -57,8 +58,11 @@ REQUEST_COLUMNS = (
     "first_token_at",
     "last_token_at",
     "num_preemptions",
+    "replica",
 )
-"""``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request."""
+"""``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request, ``replica``
+who got it (−1 if nobody).
+"""
 FLOAT_COLUMNS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s"))
 _CHUNK_ROWS = 16_384
 
@@ -71,6 +75,8 @@ class Records:
     iterations: Columns
     gaps: NDArray[np.int64]
     """[G, 2] iterations (from, to) of successive tokens of one request that ``previous_tick`` does not tell."""
+    num_replicas: int = 1
+    """Iterations of several replicas stand one replica after the other (``sim.merge``)."""
 
     def retimed(self, start_s: FloatArray, end_s: FloatArray) -> Records:
         """The same decisions under another clock."""
@@ -88,7 +94,8 @@ class SteadyState(NamedTuple):
 class Recorder:
     """Collects the records of one replica. It touches a request only when something happens to it."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, replica: int = 0) -> None:
+        self.replica = replica
         self._requests: dict[str, list[float]] = {name: [-1] * num_requests for name in REQUEST_COLUMNS}
         self._scheduled = self._requests["scheduled_at"]
         self._first = self._requests["first_token_at"]
@@ -107,6 +114,7 @@ class Recorder:
         columns["due_s"][row] = due_s
         columns["arrival_s"][row] = request.arrival_s
         columns["num_prompt_tokens"][row] = request.num_prompt_tokens
+        columns["replica"][row] = self.replica
 
     def completed(self, batch: Batch, launched_s: float, execution: Execution, finished: list[Request]) -> None:
         """A batch ended."""
@@ -153,9 +161,11 @@ class Recorder:
         self._flush()
         names = ITERATION_TIMES + ITERATION_COUNTS
         table = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(names)))
+        iterations = {name: _column(name, table[:, i]) for i, name in enumerate(names)}
+        iterations["replica"] = np.full(len(table), self.replica, dtype=np.int64)
         return Records(
             requests={name: _column(name, np.array(values)) for name, values in self._requests.items()},
-            iterations={name: _column(name, table[:, i]) for i, name in enumerate(names)},
+            iterations=iterations,
             gaps=np.array(self._gaps, dtype=np.int64).reshape(-1, 2),
         )
 

@@ -25,7 +25,8 @@ class Replica:
 
     With ``leap`` a predicted replica takes steady stretches at once; its records are the same, bit for bit.
     ``host_clock`` is given where the host's own time is real (a measured run): what ``schedule`` and ``complete``
-    take is then reported to the backend.
+    take is then reported to the backend. ``index`` tells replicas apart: where steps of several end at one time, the
+    lowest goes first.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Replica:
         depth: int = 1,
         leap: bool = True,
         host_clock: Callable[[], float] | None = None,
+        index: int = 0,
     ) -> None:
         self.clock = clock
         self.scheduler = scheduler
@@ -47,8 +49,11 @@ class Replica:
         self._host_clock = host_clock or _no_clock
         self._idle: Event | None = None
         self._done: dict[str, Event] = {}
-        can_leap = leap and depth == 1 and isinstance(backend, CostModelBackend)
-        self._leaper = Leaper(clock, scheduler, backend, recorder) if can_leap else None  # type: ignore[arg-type]
+        self._on_end: Callable[[str], None] | None = None
+        self._step_end = STEP_END + index
+        self._leaper = None
+        if leap and depth == 1 and isinstance(backend, CostModelBackend):
+            self._leaper = Leaper(clock, scheduler, backend, recorder, step_end=self._step_end)
         clock.process(self._run())
 
     def submit(self, request: Request, *, due_s: float | None = None) -> None:
@@ -74,6 +79,10 @@ class Replica:
         """An event that happens when ``request`` finishes or is aborted."""
         return self._done.setdefault(request.request_id, Event(self.clock))
 
+    def notify(self, on_end: Callable[[str], None]) -> None:
+        """Call ``on_end`` with the id of every request that finishes or is aborted, at once."""
+        self._on_end = on_end
+
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, backend, clock = self.scheduler, self.backend, self.clock
         host_clock, depth, leaper = self._host_clock, self._depth, self._leaper
@@ -92,12 +101,12 @@ class Replica:
                 continue
             batch, ticket, launched_s = in_flight.popleft()
             execution = backend.wait(ticket)
-            yield clock.at(execution.end_s, STEP_END)
+            yield clock.at(execution.end_s, self._step_end)
             began = host_clock()
             finished = scheduler.complete(batch)
             backend.host(host_clock() - began)
             self.recorder.completed(batch, launched_s, execution, finished)
-            if self._done and finished:
+            if finished and (self._done or self._on_end):
                 for request in finished:
                     self._end(request.request_id)
             if leaper is not None and (landing := leaper.begin(batch)) is not None:
@@ -108,6 +117,8 @@ class Replica:
         event = self._done.pop(request_id, None)
         if event is not None:
             event.succeed()
+        if self._on_end is not None:
+            self._on_end(request_id)
 
 
 def _no_clock() -> float:
