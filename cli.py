@@ -81,6 +81,13 @@ KvBytesOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Any other scenario field, as field=value.", rich_help_panel=KNOBS)
 ]
+ReplicasOption = Annotated[
+    int, typer.Option("--replicas", help="Servers behind a router (predicted only).", rich_help_panel=SERVER)
+]
+RouterOption = Annotated[
+    str,
+    typer.Option("--router", help="round_robin, least_outstanding or prefix_affinity.", rich_help_panel=SERVER),
+]
 SloOption = Annotated[
     list[str] | None, typer.Option("--slo", help="ttft_ms=500, tpot_ms=50 or e2el_ms=9000; repeat for several.")
 ]
@@ -148,6 +155,8 @@ def replay(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    replicas: ReplicasOption = 1,
+    router: RouterOption = "round_robin",
     policy: PolicyOption = "vllm_v1",
     max_num_seqs: SeqsOption = 128,
     max_num_batched_tokens: TokensOption = 2048,

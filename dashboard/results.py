@@ -48,13 +48,11 @@ def find_sweeps(root: Path) -> dict[str, Path]:
 
 def read_results(sweep: Sweep | Path) -> Results:
     """Read a sweep with whatever is measured of it. Raises ``BatchTwinError`` if the predictions cannot be read."""
-    try:
-        opened = sweep if isinstance(sweep, Sweep) else open_sweep(sweep)
-        cells = tuple(opened.predicted())
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise _broken(sweep, error) from error
+    opened = sweep if isinstance(sweep, Sweep) else open_sweep(sweep)
+    cells = tuple(opened.predicted())
     problems: list[str] = []
-    return Results(opened, cells, _compare(opened, problems), _recommend(opened, cells, problems), tuple(problems))
+    recommendation = _recommend(opened, cells, problems)
+    return Results(opened, cells, _compare(opened, problems), recommendation, tuple(problems))
 
 
 def stamp(folder: Path) -> tuple[tuple[str, int], ...]:
@@ -69,7 +67,7 @@ def _compare(sweep: Sweep, problems: list[str]) -> Comparison | None:
         return compare(sweep) if sweep.measured_cells() else None
     except BatchTwinError as error:
         problems.append(f"The measurements cannot be shown: {error}")
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except _OTHER_SHAPE as error:
         problems.append(f"The measurements cannot be shown: {_broken(sweep, error)}")
     return None
 
@@ -81,12 +79,17 @@ def _recommend(sweep: Sweep, cells: tuple[CellResult, ...], problems: list[str])
         return recommend(sweep)
     except BatchTwinError as error:
         problems.append(str(error))
+    except _OTHER_SHAPE as error:
+        raise _broken(sweep, error) from error
     return None
 
 
-def _broken(sweep: Sweep | Path, error: Exception) -> DashboardError:
-    folder = sweep.folder if isinstance(sweep, Sweep) else sweep
+_OTHER_SHAPE = (KeyError, TypeError, ValueError)
+"""What values that another program wrote, or a hand changed, lead to."""
+
+
+def _broken(sweep: Sweep, error: Exception) -> DashboardError:
     return DashboardError(
-        f"A result in {folder} is broken ({type(error).__name__}: {error}): delete its cell's folder and run the sweep "
-        f"again."
+        f"A result in {sweep.folder} is broken ({type(error).__name__}: {error}): delete its cell's folder and run the "
+        f"sweep again."
     )

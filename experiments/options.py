@@ -26,6 +26,7 @@ _SAME_NAME = (
     "device",
     "threads",
     "policy",
+    "router",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
@@ -45,6 +46,7 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     Raises ``ExperimentError``.
     """
     fields: dict[str, Any] = {name: options[name] for name in _SAME_NAME if name in options}
+    fields["num_replicas"] = options.get("replicas", 1)
     fields["trace"] = {field: options[name] for name, field in _TRACE_FIELDS.items()}
     fields["num_clients"] = options["clients"]
     fields["slo"] = parse_slo(options["slo"] or ())

@@ -47,6 +47,16 @@ ROWS = (
     ("Recomputed tokens", "recomputed_tokens", "", 0),
     ("Padded tokens", "padded_tokens", "", 0),
 )
+REPLICA_COLUMNS = (
+    ("Served", "completed", 0),
+    ("Output tok/s", "output_throughput", 0),
+    ("TTFT ms", "mean_ttft_ms", 0),
+    ("TTFT P99", "p99_ttft_ms", 0),
+    ("TPOT ms", "mean_tpot_ms", 2),
+    ("Busy share", "busy_share", 2),
+    ("KV peak", "peak_kv_usage", 2),
+    ("Cached tok", "cached_tokens", 0),
+)
 LABELS = {metric: f"{label} ({unit})" if unit else label for label, metric, unit, _ in ROWS}
 
 
@@ -127,6 +137,8 @@ def print_run(run: Run, path: Path | None) -> None:
     console.print(
         f"Active bound, share of busy time: {named}. KV pool: {run.num_gpu_blocks} blocks of {scenario.block_size}."
     )
+    if scenario.num_replicas > 1:
+        console.print(_replicas_table(run))
     if path is not None:
         console.print(f"Wrote {path}")
 
@@ -218,6 +230,16 @@ def _title(run: Run) -> str:
         f"{run.kind.capitalize()}: {scenario.model}, {scenario.policy}, max_num_seqs {scenario.max_num_seqs}, "
         f"max_num_batched_tokens {scenario.max_num_batched_tokens}, {run.metrics['completed']:,} requests"
     )
+
+
+def _replicas_table(run: Run) -> Table:
+    from .replicas import replica_metrics
+
+    title = f"{run.scenario.num_replicas} replicas, {run.scenario.router.replace('_', ' ')}"
+    table = _table("Replica", *(head for head, _, _ in REPLICA_COLUMNS), title=title)
+    for row in replica_metrics(run):
+        table.add_row(f"{row['replica']:.0f}", *(number(row[name], digits) for _, name, digits in REPLICA_COLUMNS))
+    return table
 
 
 def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, float]]]) -> Table:

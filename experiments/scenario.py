@@ -93,6 +93,8 @@ class Scenario(_Part):
     num_replicas: int = Field(1, ge=1)
     """Servers behind a router, each with these knobs and a KV pool of its own; predicted only."""
     router: Literal["round_robin", "least_outstanding", "prefix_affinity"] = "round_robin"
+    router_min_prefix_share: float = Field(0.0, ge=0, le=1)
+    """Share of a prompt's KV blocks that a replica must have been sent before, for ``prefix_affinity`` to choose it."""
     slo: dict[str, float] = {}
     """Limits in ms: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
     default_cell: Literal["llm_class", "server"] = "server"

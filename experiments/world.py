@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from ..scheduler.scheduler import Scheduler
 from ..sim.backend import Backend
@@ -13,7 +14,7 @@ from ..sim.clock import Clock
 from ..sim.merge import merge
 from ..sim.records import Recorder, Records
 from ..sim.replica import Replica
-from ..sim.router import Router
+from ..sim.router import Router, make_rule
 from ..sim.server import Server
 from .errors import ExperimentError
 from .scenario import Scenario
@@ -38,21 +39,12 @@ def run_scenario(
     requests = scenario.trace.load().requests()
     clock = clock or Clock()
     config = scenario.config(num_gpu_blocks)
-    depth = 2 if scenario.async_scheduling else 1
+    start = partial(Replica, clock, depth=2 if scenario.async_scheduling else 1, leap=leap, host_clock=host_clock)
     replicas = [
-        Replica(
-            clock,
-            Scheduler(config, scenario.policy),
-            backend,
-            Recorder(len(requests), index),
-            depth=depth,
-            leap=leap,
-            host_clock=host_clock,
-            index=index,
-        )
+        start(Scheduler(config, scenario.policy), backend, Recorder(len(requests), index), index=index)
         for index, backend in enumerate(backends)
     ]
-    server: Server = replicas[0] if len(replicas) == 1 else Router(replicas, scenario.router)
+    server: Server = replicas[0] if len(replicas) == 1 else _router(replicas, scenario)
     if scenario.num_clients is None:
         clock.process(open_loop(clock, server, requests))
     else:
@@ -63,6 +55,10 @@ def run_scenario(
         replica.scheduler.check_integrity()
     parts = [replica.recorder.records() for replica in replicas]
     return merge(parts) if len(parts) > 1 else parts[0]
+
+
+def _router(replicas: Sequence[Replica], scenario: Scenario) -> Router:
+    return Router(replicas, make_rule(scenario.router, scenario.block_size, scenario.router_min_prefix_share))
 
 
 @contextmanager

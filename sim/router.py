@@ -23,7 +23,7 @@ class Rule(Protocol):
 class RoundRobin:
     """One after the other, whatever they have to do."""
 
-    def __init__(self, block_size: int = 0) -> None:
+    def __init__(self) -> None:
         self._next = 0
 
     def choose(self, request: Request, num_outstanding: Sequence[int]) -> int:
@@ -36,50 +36,51 @@ class RoundRobin:
 class LeastOutstanding:
     """Whoever has the fewest requests that were sent and have not ended; of several the first."""
 
-    def __init__(self, block_size: int = 0) -> None:
-        pass
-
     def choose(self, request: Request, num_outstanding: Sequence[int]) -> int:
         """The first of the least loaded."""
         return min(range(len(num_outstanding)), key=lambda index: num_outstanding[index])
 
 
 class PrefixAffinity(LeastOutstanding):
-    """Whoever was last sent the longest beginning of this prompt, in whole KV blocks, and so may have it cached; if
-    nobody was sent its first block, whoever has least outstanding.
+    """Whoever was sent the longest beginning of this prompt, in whole KV blocks, and was so last: it may have them
+    cached. If nobody was, whoever has least outstanding.
 
-    It goes by what it sent, not by what a replica still holds, and it never spreads a popular prefix over several.
+    It goes by what was sent, not by what a replica still holds. A beginning that all prompts share (a system prompt)
+    sends everything to one replica; ``min_share`` is the share of a prompt's blocks from which a match counts.
     """
 
-    def __init__(self, block_size: int) -> None:
-        super().__init__(block_size)
+    def __init__(self, block_size: int, min_share: float = 0.0) -> None:
         self._block_size = block_size
+        self._min_share = min_share
         self._last_sent: dict[bytes, int] = {}
 
     def choose(self, request: Request, num_outstanding: Sequence[int]) -> int:
         """Whoever knows the longest beginning. A block's hash names all before it too."""
         num_blocks = request.num_prompt_tokens // self._block_size
         prefixes = extend_hashes(request, self._block_size, num_blocks)[:num_blocks]
-        known = next((prefix for prefix in reversed(prefixes) if prefix in self._last_sent), None)
-        chosen = super().choose(request, num_outstanding) if known is None else self._last_sent[known]
+        num_known = next((n for n in range(num_blocks, 0, -1) if prefixes[n - 1] in self._last_sent), 0)
+        if num_known and num_known >= self._min_share * num_blocks:
+            chosen = self._last_sent[prefixes[num_known - 1]]
+        else:
+            chosen = super().choose(request, num_outstanding)
         self._last_sent.update(dict.fromkeys(prefixes, chosen))
         return chosen
 
 
-RULES: dict[str, type[RoundRobin | LeastOutstanding | PrefixAffinity]] = {
-    "round_robin": RoundRobin,
-    "least_outstanding": LeastOutstanding,
-    "prefix_affinity": PrefixAffinity,
-}
+def make_rule(name: str, block_size: int, min_prefix_share: float = 0.0) -> Rule:
+    """The rule of this name (``Scenario.router``)."""
+    if name == "prefix_affinity":
+        return PrefixAffinity(block_size, min_prefix_share)
+    return {"round_robin": RoundRobin, "least_outstanding": LeastOutstanding}[name]()
 
 
 class Router:
     """Sends each request to one of its replicas when it arrives, and for good. Routing takes no time."""
 
-    def __init__(self, replicas: Sequence[Replica], rule: str = "round_robin") -> None:
+    def __init__(self, replicas: Sequence[Replica], rule: Rule) -> None:
         self.replicas = tuple(replicas)
         self.num_outstanding = [0] * len(self.replicas)
-        self._rule: Rule = RULES[rule](self.replicas[0].scheduler.config.block_size)
+        self._rule = rule
         self._sent_to: dict[str, int] = {}
         self._done: dict[str, Event] = {}
         for replica in self.replicas:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from profiles import toy_profile
+from streamlit.proto.Metric_pb2 import Metric as MetricProto
 from streamlit.testing.v1 import AppTest
 
 from batchtwin.dashboard.launch import APP, RESULTS_VARIABLE
@@ -126,6 +127,14 @@ def test_choosing_a_cell_shows_its_numbers_against_the_default(page: Open, predi
     (card,) = [metric for metric in test.metric if metric.label == "Mean TPOT, ms"]
     assert card.value == _shown(by_cell[cell]["mean_tpot_ms"])
     assert card.delta == f"{change:+.1f} %"
+
+
+def test_change_for_the_better_is_green_whichever_way_the_metric_runs(page: Open, predicted: Sweep) -> None:
+    test = page(predicted.folder.parent, cell=Cell("vllm_v1", 4, 64).key)
+    deltas = {metric.label: metric for metric in test.metric if metric.delta}
+    for name, better in (("Output tokens/s", "+"), ("Mean TPOT, ms", "-"), ("Mean TTFT, ms", "-")):
+        green = deltas[name].proto.color == MetricProto.MetricColor.GREEN
+        assert green is deltas[name].delta.startswith(better)
 
 
 def test_choosing_another_sweep_keeps_the_metric_and_drops_the_cell(

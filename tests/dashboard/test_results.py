@@ -61,6 +61,18 @@ def test_broken_cell_is_one_sentence_with_its_folder(make_sweep: MakeSweep, tmp_
         read_results(made.folder)
 
 
+@pytest.mark.parametrize("changes", [{"metrics": {}}, {"metrics": [1]}, {"metrics": {"output_throughput": "fast"}}])
+def test_cell_of_another_shape_is_one_sentence(
+    make_sweep: MakeSweep, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    made = make_sweep(tmp_path / "s", max_num_seqs=[4], max_num_batched_tokens=[64])
+    path = made.folder / "cells" / Cell("vllm_v1", 4, 64).key / "predicted.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(BatchTwinError, match="delete its") as caught:
+        read_results(made.folder)
+    assert str(made.folder) in str(caught.value)
+
+
 def test_broken_measurement_leaves_the_prediction_to_be_seen(make_sweep: MakeSweep, tmp_path: Path) -> None:
     made = make_sweep(tmp_path / "s", 1, max_num_seqs=[4], max_num_batched_tokens=[64])
     for run in made.folder.glob("cells/*/measured-0"):
@@ -72,10 +84,15 @@ def test_broken_measurement_leaves_the_prediction_to_be_seen(make_sweep: MakeSwe
     assert "measurements cannot be shown" in problem
 
 
-def test_measurement_without_metrics_is_one_sentence(make_sweep: MakeSweep, tmp_path: Path) -> None:
+@pytest.mark.parametrize("metrics", [None, {}, {"output_throughput": "fast"}])
+def test_measurement_without_its_metrics_is_one_sentence(
+    make_sweep: MakeSweep, tmp_path: Path, metrics: dict[str, object] | None
+) -> None:
     made = make_sweep(tmp_path / "s", 1, max_num_seqs=[4], max_num_batched_tokens=[64])
     for head in made.folder.glob("cells/*/measured-0/run.json"):
-        head.write_text(json.dumps({"format": 1, "kind": "measured"}))
+        kept = json.loads(head.read_text())
+        kept.pop("metrics")
+        head.write_text(json.dumps(kept if metrics is None else kept | {"metrics": metrics}))
     (problem,) = read_results(made.folder).problems
     assert "delete its" in problem
 

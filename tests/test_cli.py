@@ -1,0 +1,356 @@
+"""The command line: what it prints, and that whatever is wrong is one sentence and exit code 1, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from profiles import toy_profile
+from sweeps import tiny_scenario, write_measured
+
+import batchtwin
+from batchtwin import cli
+from batchtwin.experiments.sweep import open_sweep
+
+VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROWS = VIDUR + "0,20,5\n0.01,30,4\n0.02,12,7\n0.02,40,3\n"
+SMALL = ("--trace", "rows.csv", "--max-model-len", "256")
+GRID = (*SMALL, "-p", "profile.json", "--seqs", "2,4", "--tokens", "32,64", "-j", "1")
+
+
+@dataclass
+class Outcome:
+    """What a command left on the terminal."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """Standard output without its line breaks, which depend on the terminal's width."""
+        return " ".join(self.out.split())
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``run("replay", …)`` in a folder that holds ``rows.csv`` and ``profile.json``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "rows.csv").write_text(ROWS)
+    toy_profile().save(tmp_path / "profile.json")
+
+    def command(*words: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["batchtwin", *words])
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return command
+
+
+def one_sentence(outcome: Outcome) -> str:
+    """The message, if it is all there is on standard error."""
+    assert outcome.code == 1
+    assert outcome.err.startswith("batchtwin: ")
+    assert outcome.err.endswith("\n")
+    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
+    return outcome.err
+
+
+TRACES: dict[str, tuple[str, str]] = {
+    "a missing column": ("arrived_at,num_prefill_tokens\n0,20\n", "line 1: the header lacks the column num_decode_tokens"),
+    "a negative length": (VIDUR + "0,-20,5\n", "line 2: num_prefill_tokens is '-20'"),
+    "an output of zero": (VIDUR + "0,20,0\n", "line 2: a request with 0 output tokens"),
+    "times that go back": (VIDUR + "5,20,5\n4,20,5\n", "line 3: arrives before the row above it"),
+    "an empty file": ("", "is empty"),
+    "a header and nothing else": (AZURE, "holds no requests"),
+    "another format": ("when,what\n1,2\n", "line 1: 'when,what' is not the header of a known trace; known are Azure CSV"),
+    "a Parquet file": ("PAR1....", "is a Parquet file: write it as CSV first"),
+    "prose": ("Dear all,\n", "line 1: 'Dear all,' is not the header"),
+}
+
+
+@pytest.mark.parametrize(("content", "sentence"), TRACES.values(), ids=TRACES.keys())
+def test_a_bad_trace_is_one_sentence(run: Run, tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(content)
+    for words in (("replay", "-t", str(path), "-p", "profile.json"), ("trace", "describe", str(path))):
+        message = one_sentence(run(*words))
+        assert f"{path}" in message
+        assert sentence in message
+    one_sentence(run("sweep", "out", "-p", "profile.json", "-t", str(path)))
+    assert not (tmp_path / "out").exists()
+
+
+REPLAYS: dict[str, tuple[tuple[str, ...], str]] = {
+    "no profile": ((), "A prediction needs a profile"),
+    "a missing profile": (("-p", "absent.json"), "The profile absent.json cannot be read (No such file or directory)"),
+    "a profile that is a trace": (("-p", "rows.csv"), "rows.csv is not a profile of this version"),
+    "another model": (("-p", "profile.json", "--model", "gpt2"), "with model 'tiny-llama', but the scenario asks for model 'gpt2'"),
+    "another dtype": (("-p", "profile.json", "--dtype", "bfloat16"), "dtype 'float32', but the scenario asks for dtype 'bfloat16'"),
+    "another device": (("-p", "profile.json", "--device", "cuda"), "device 'cpu', but the scenario asks for device 'cuda'"),
+    "other threads": (("-p", "profile.json", "--threads", "3"), "threads 1, but the scenario asks for threads 3"),
+    "another block size": (("-p", "profile.json", "--set", "block_size=8"), "block_size 16, but the scenario asks for block_size 8"),
+    "more sequences than tokens": (
+        ("-p", "profile.json", "--max-num-seqs", "64", "--max-num-batched-tokens", "32"),
+        "max_num_batched_tokens (32) is less than max_num_seqs (64)",
+    ),
+    "two sizes of the pool": (
+        ("-p", "profile.json", "--num-gpu-blocks", "9", "--kv-memory-bytes", "9"),
+        "give num_gpu_blocks or kv_memory_bytes, not both",
+    ),
+    "a budget without room": (("-p", "profile.json", "--kv-memory-bytes", "1000"), "leaves no KV block"),
+    "whole prompts in a small budget": (
+        ("-p", "profile.json", "--max-num-batched-tokens", "200", "--set", "enable_chunked_prefill=false"),
+        "Without chunked prefill a prompt must fit one step",
+    ),
+    "a policy that never chunks": (
+        ("-p", "profile.json", "--max-num-batched-tokens", "200", "--policy", "prefill_first"),
+        "prefill_first never chunks a prompt",
+    ),
+    "a prompt too long for the model": (
+        ("-p", "profile.json", "--max-model-len", "25"),
+        "Request '1' has a prompt of 30 tokens, but max_model_len is 25",
+    ),
+    "a request too big for the pool": (
+        ("-p", "profile.json", "--num-gpu-blocks", "3"),
+        "Request '3' needs 3 KV blocks of 16 tokens, but only 2 exist: raise num_gpu_blocks",
+    ),
+    "an unknown policy": (("-p", "profile.json", "--policy", "fastest"), "no policy 'fastest'; known are "),
+    "a policy that is no policy": (("-p", "profile.json", "--policy", "json:loads"), "is not a subclass"),
+    "a word without a value": (("-p", "profile.json", "--set", "think_s"), "--set think_s: give field=value"),
+    "an unknown field": (("-p", "profile.json", "--set", "thinking=1"), "thinking: "),
+    "an unknown SLO": (("-p", "profile.json", "--slo", "speed=1"), "no SLO 'speed'; known are ttft_ms, tpot_ms, e2el_ms"),
+    "an SLO without a number": (("-p", "profile.json", "--slo", "ttft_ms"), "--slo ttft_ms: give a name and a limit in ms"),
+    "no clients": (("-p", "profile.json", "--clients", "0"), "num_clients: "),
+    "no trace": (("-p", "profile.json", "-t", "absent.csv"), "'absent.csv' is neither a file nor a generated trace"),
+    "a slice that leaves nobody": (("-p", "profile.json", "--set", "trace.start=9"), "leaves no request"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), REPLAYS.values(), ids=REPLAYS.keys())
+def test_a_replay_that_cannot_be_is_one_sentence(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    message = one_sentence(run("replay", *SMALL, *words))
+    assert sentence in message
+
+
+def test_an_unknown_policy_is_told_all_known_ones(run: Run) -> None:
+    message = one_sentence(run("replay", *SMALL, "-p", "profile.json", "--policy", "fastest"))
+    for name in ("vllm_v1", "prefill_first", "static_batch"):
+        assert name in message
+
+
+SWEEPS: dict[str, tuple[tuple[str, ...], str]] = {
+    "seqs": (("--seqs", "8;16"), "--seqs 8;16: give whole numbers separated by commas"),
+    "tokens": (("--tokens", "many"), "--tokens many: give whole numbers separated by commas"),
+    "measure": (("--measure", "some"), "--measure some: give a number of cells, or all."),
+    "measure nothing": (("--measure", "0"), "measure is 0, but it must be at least 1"),
+    "workers": (("--workers", "0"), "workers is 0, but it must be at least 1"),
+    "policies": (("--policies", "vllm_v1,fastest"), "no policy 'fastest'; known are"),
+    "objective": (("--objective", "speed"), "no objective 'speed'; known are output_throughput"),
+    "slo": (("--slo", "x=1"), "no SLO 'x'"),
+    "profile": (("--model", "other"), "asks for model 'other'"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), SWEEPS.values(), ids=SWEEPS.keys())
+def test_a_sweep_that_cannot_be_is_one_sentence_and_leaves_nothing(
+    run: Run, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in one_sentence(run("sweep", "out", *GRID, *words))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_no_results_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for verb in ("compare", "recommend"):
+        for folder in ("absent", "empty"):
+            assert f"{folder} holds no sweep.json: it is not a folder of results" in one_sentence(run(verb, folder))
+
+
+def test_a_run_is_never_written_over_something_else(run: Run, tmp_path: Path) -> None:
+    message = one_sentence(run("replay", *SMALL, "-p", "profile.json", "-o", "."))
+    assert "which is no part of a run: choose another folder" in message
+    assert (tmp_path / "rows.csv").read_text() == ROWS
+
+
+def test_a_predicted_replay_prints_its_table_and_leaves_its_run(run: Run, tmp_path: Path) -> None:
+    done = run("replay", *SMALL, "-p", "profile.json", "-o", "run")
+    assert (done.code, done.err) == (0, "")
+    assert "Predicted: tiny-llama, vllm_v1, max_num_seqs 128, max_num_batched_tokens 2048, 4 requests" in done.words
+    expected = batchtwin.load_run(tmp_path / "run").metrics
+    assert f"Output throughput {expected['output_throughput']:,.1f} tokens/s" in done.words
+    assert f"TTFT P99 {expected['p99_ttft_ms']:,.1f} ms" in done.words
+    assert f"Iterations {expected['num_iterations']}" in done.words
+    assert "KV pool: 4096 blocks of 16." in done.words
+    assert done.words.endswith("Wrote run")
+
+
+def test_a_closed_loop_with_an_slo_prints_gate_and_goodput(run: Run) -> None:
+    done = run("replay", *SMALL, "-p", "profile.json", "--clients", "1", "--slo", "ttft_ms=500", "--set", "think_s=0.01")
+    assert done.code == 0
+    assert "Goodput" in done.words
+    assert "Client's gate mean" in done.words
+
+
+def test_a_sweep_prints_the_grid_and_its_answer_and_can_be_resumed(run: Run, tmp_path: Path) -> None:
+    first = run("sweep", "out", *GRID)
+    assert first.code == 0
+    found = open_sweep(tmp_path / "out")
+    assert "Choose max_num_seqs=" in first.words
+    for result in found.feasible():
+        assert f"{result.metrics['output_throughput']:,.1f}" in first.words
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
+    again = run("sweep", "out", *GRID)
+    assert (again.code, again.out) == (0, first.out)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")} == before
+    assert "holds another sweep (scenario.seed differs)" in one_sentence(run("sweep", "out", *GRID, "--seed", "1"))
+
+
+def test_a_sweep_without_a_feasible_cell_says_why(run: Run) -> None:
+    done = run("sweep", "out", *GRID, "--num-gpu-blocks", "3")
+    assert done.code == 1
+    assert "infeasible" in done.out
+    last = done.err.splitlines()[-1]
+    assert last.startswith("batchtwin: No cell of out is feasible; the first, vllm_v1-seqs2-tokens32: Request '3' needs 3")
+    assert "Traceback" not in done.err
+
+
+def test_an_interrupted_sweep_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from batchtwin.experiments import sweep as module
+
+    real, calls = module.predict, []
+
+    def interrupted(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == 4:  # the second cell; each takes three predictions
+            raise KeyboardInterrupt
+        return real(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "predict", interrupted)
+        done = run("sweep", "out", *GRID)
+    assert done.code == 130
+    assert "Finished cells are kept in out; the same command goes on from there." in " ".join(done.err.split())
+    assert "Traceback" not in done.err
+    assert len(open_sweep(tmp_path / "out").predicted()) == 1
+    assert run("sweep", "out", *GRID).code == 0
+    assert len(open_sweep(tmp_path / "out").predicted()) == 5
+
+
+def test_recommend_prints_the_sentence_and_a_command_to_copy(run: Run) -> None:
+    run("sweep", "out", *GRID)
+    done = run("recommend", "out")
+    assert (done.code, done.err) == (0, "")
+    assert "Choose max_num_seqs=" in done.words
+    assert "$ vllm serve tiny-llama --max-num-seqs" in done.words
+    strict = run("recommend", "out", "--slo", "ttft_ms=0.001")
+    assert "no cell meets p99_ttft ≤ 0.001 ms" in strict.words
+    assert "no SLO 'x'" in one_sentence(run("recommend", "out", "--slo", "x=1"))
+    assert "no predicted cell of policy orca" in one_sentence(run("recommend", "out", "--policy", "orca"))
+
+
+def test_compare_prints_errors_regret_and_their_origin(run: Run, tmp_path: Path) -> None:
+    """With runs that stand in for measured ones (a prediction with noisy step times); before, with none."""
+    run("sweep", "out", *GRID)
+    assert "out has no measured cell: run the sweep with --measure." in one_sentence(run("compare", "out"))
+    found = open_sweep(tmp_path / "out")
+    for cell in found.spec.cells:
+        write_measured(found, cell, 0, {})
+    done = run("compare", "out")
+    assert (done.code, done.err) == (0, "")
+    for part in ("over 5 measured cells", "Rest", "Cost", "Schedule", "Regret in", "Rank correlation"):
+        assert part in done.words
+
+
+def test_policies_lists_every_policy(run: Run) -> None:
+    done = run("policies")
+    assert done.code == 0
+    for name in ("vllm_v1", "prefill_first", "static_batch"):
+        assert name in done.out
+
+
+def test_trace_describe_prints_what_a_trace_is_like(run: Run) -> None:
+    done = run("trace", "describe", "rows.csv")
+    assert (done.code, done.err) == (0, "")
+    assert "requests 4" in done.words
+    assert "mean 25.5" in done.words, "prompts 20, 30, 12 and 40"
+    assert run("trace", "describe", "azure-conv-like:50").code == 0
+
+
+def _verbs() -> list[tuple[str, ...]]:
+    names = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
+    inner = [command.name or command.callback.__name__ for command in cli.trace_app.registered_commands if command.callback]
+    return [(), ("trace",), *((name,) for name in names), *(("trace", name) for name in inner)]
+
+
+@pytest.mark.parametrize("words", _verbs(), ids=lambda words: " ".join(words) or "batchtwin")
+def test_every_verb_explains_itself(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert "Usage: batchtwin" in done.out
+    assert run(*words, "-h").out == done.out
+
+
+def test_the_verbs_are_there() -> None:
+    names = {" ".join(words) for words in _verbs()}
+    assert {"calibrate", "replay", "sweep", "compare", "recommend", "policies", "report", "dashboard", "demo"} <= names
+    assert "trace describe" in names
+
+
+HEAVY = "torch pandas scipy pyarrow streamlit plotly numba transformers"
+SCRIPT = f"""
+import sys
+from batchtwin.cli import main
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code or 0
+else:
+    code = 0
+print("loaded:", *sorted(set("{HEAVY}".split()) & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def _in_a_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, cwd=folder, check=False
+    )
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    done = _in_a_process(tmp_path, "--help")
+    assert (done.returncode, done.stderr) == (0, "loaded:\n")
+    assert "Usage" in done.stdout
+
+
+def test_a_predicted_replay_loads_nothing_heavy_and_saving_it_pyarrow_only(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    toy_profile().save(tmp_path / "profile.json")
+    done = _in_a_process(tmp_path, "replay", *SMALL, "-p", "profile.json")
+    assert (done.returncode, done.stderr) == (0, "loaded:\n")
+    saved = _in_a_process(tmp_path, "replay", *SMALL, "-p", "profile.json", "-o", "run")
+    assert (saved.returncode, saved.stderr) == (0, "loaded: pyarrow\n")
+
+
+def test_a_process_that_fails_exits_with_one_sentence(tmp_path: Path) -> None:
+    done = _in_a_process(tmp_path, "replay", "-p", "absent.json")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith("batchtwin: The profile absent.json cannot be read")
+    assert done.stderr.splitlines()[1:] == ["loaded:"]
+    assert tiny_scenario().max_num_seqs == 4
