@@ -69,9 +69,11 @@ class PrefixAffinity(LeastOutstanding):
 
 def make_rule(name: str, block_size: int, min_prefix_share: float = 0.0) -> Rule:
     """The rule of this name (``Scenario.router``)."""
-    if name == "prefix_affinity":
-        return PrefixAffinity(block_size, min_prefix_share)
-    return {"round_robin": RoundRobin, "least_outstanding": LeastOutstanding}[name]()
+    if name == "round_robin":
+        return RoundRobin()
+    if name == "least_outstanding":
+        return LeastOutstanding()
+    return PrefixAffinity(block_size, min_prefix_share)
 
 
 class Router:

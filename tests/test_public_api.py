@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,15 @@ def test_a_public_name_is_there(name: str) -> None:
     assert found.__doc__
 
 
+def test_calibrate_is_where_it_is_looked_for() -> None:
+    """Read, not imported: that would load PyTorch."""
+    path = Path(batchtwin.__file__).parent / "experiments" / "calibrate.py"
+    functions = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    assert "calibrate" in functions
+    assert "calibrate" in batchtwin.__all__
+
+
+@pytest.mark.full
 def test_calibrate_is_there_where_the_executor_is() -> None:
     """In a process of its own: it loads PyTorch."""
     pytest.importorskip("torch", reason="the executor extra is not installed")
@@ -40,7 +50,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_batchtwin_loads_nothing_but_itself() -> None:
-    script = "import sys, batchtwin; print(*sorted({'numpy', 'simpy', 'pandas', 'torch', 'pydantic'} & set(sys.modules)))"
+    script = (
+        "import sys, batchtwin; print(*sorted({'numpy', 'simpy', 'pandas', 'torch', 'pydantic'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

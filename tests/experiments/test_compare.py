@@ -90,13 +90,15 @@ def test_the_summary_holds_median_worst_bias_noise_and_the_baselines(found: Comp
 def test_regret_is_what_is_lost_by_believing_each_predictor(found: Comparison) -> None:
     """Measured best is C with 110. The prediction chooses B (105), the constant D (80), the roofline A (100), vLLM D;
     a random cell gives (100 + 105 + 110 + 80) / 4 = 98.75."""
-    assert found.regret_percent == pytest.approx({
-        "predicted": 100 * 5 / 110,
-        "constant": 100 * 30 / 110,
-        "roofline_affine": 100 * 10 / 110,
-        "random": 100 * 11.25 / 110,
-        "vllm_default": 100 * 30 / 110,
-    })
+    assert found.regret_percent == pytest.approx(
+        {
+            "predicted": 100 * 5 / 110,
+            "constant": 100 * 30 / 110,
+            "roofline_affine": 100 * 10 / 110,
+            "random": 100 * 11.25 / 110,
+            "vllm_default": 100 * 30 / 110,
+        }
+    )
 
 
 def test_rank_correlation_is_spearmans(found: Comparison) -> None:
@@ -128,7 +130,9 @@ def test_infeasible_and_unmeasured_cells_are_left_out(tmp_path: Path) -> None:
 
 
 def test_with_nothing_measured_the_sentence_says_what_to_do(tmp_path: Path) -> None:
-    made = write_sweep(tmp_path / "s", spec(tiny_scenario(), (64,), (1024,)), {A: {"metrics": base_metrics(tiny_scenario())}})
+    made = write_sweep(
+        tmp_path / "s", spec(tiny_scenario(), (64,), (1024,)), {A: {"metrics": base_metrics(tiny_scenario())}}
+    )
     with pytest.raises(ExperimentError, match=r"has no measured cell: run the sweep with --measure\."):
         compare(made)
 

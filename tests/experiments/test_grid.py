@@ -18,7 +18,12 @@ def cell(seqs: int, tokens: int, policy: str = "vllm_v1") -> Cell:
 
 
 def test_a_grid_is_every_pair_of_each_policy_once_and_in_order() -> None:
-    assert cells(["a", "b"], [8, 4, 8], [64]) == [Cell("a", 4, 64), Cell("a", 8, 64), Cell("b", 4, 64), Cell("b", 8, 64)]
+    assert cells(["a", "b"], [8, 4, 8], [64]) == [
+        Cell("a", 4, 64),
+        Cell("a", 8, 64),
+        Cell("b", 4, 64),
+        Cell("b", 8, 64),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,14 @@ def test_the_smallest_knobs_within_two_per_cent_of_the_best_are_chosen(make: Mak
 
 
 def test_the_sentence_names_the_knobs_the_figure_and_what_holds_the_others_back(make: Make) -> None:
-    sweep = make({
-        SMALL: figures(500, "max_num_seqs"),
-        WIDE: figures(700, "max_num_batched_tokens"),
-        LONG: figures(600, "max_num_seqs"),
-        LARGE: figures(1000),
-    })
+    sweep = make(
+        {
+            SMALL: figures(500, "max_num_seqs"),
+            WIDE: figures(700, "max_num_batched_tokens"),
+            LONG: figures(600, "max_num_seqs"),
+            LARGE: figures(1000),
+        }
+    )
     assert recommend(sweep).sentence == (
         "Choose max_num_seqs=8 and max_num_batched_tokens=128: the smallest knobs within 2% of the best, 1,000.0 output "
         "tokens/s. max_num_seqs holds back 2 of the 3 slower cells."
@@ -71,7 +73,10 @@ def test_the_sentence_names_the_knobs_the_figure_and_what_holds_the_others_back(
     [
         ("kv_blocks", "The KV blocks hold back 3 of the 3 slower cells."),
         ("max_num_batched_tokens", "max_num_batched_tokens holds back 3 of the 3 slower cells."),
-        ("none", "In 3 of the 3 slower cells no bound is active for most of the time: their steps themselves are slower."),
+        (
+            "none",
+            "In 3 of the 3 slower cells no bound is active for most of the time: their steps themselves are slower.",
+        ),
     ],
 )
 def test_the_dominant_bound_of_the_slower_cells_is_named(make: Make, bound: str, ending: str) -> None:
@@ -94,11 +99,13 @@ def test_where_all_cells_do_as_well_that_is_said(make: Make, bound: str, ending:
 
 
 def test_an_slo_excludes_cells_whose_p99_misses_it(make: Make) -> None:
-    sweep = make({
-        SMALL: figures(500, p99_ttft_ms=90.0, p99_tpot_ms=9.0),
-        WIDE: figures(700, p99_ttft_ms=100.0, p99_tpot_ms=30.0),
-        LONG: figures(1000, p99_ttft_ms=100.1, p99_tpot_ms=9.0),
-    })
+    sweep = make(
+        {
+            SMALL: figures(500, p99_ttft_ms=90.0, p99_tpot_ms=9.0),
+            WIDE: figures(700, p99_ttft_ms=100.0, p99_tpot_ms=30.0),
+            LONG: figures(1000, p99_ttft_ms=100.1, p99_tpot_ms=9.0),
+        }
+    )
     found = recommend(sweep, slo={"ttft_ms": 100})
     assert (found.cell, found.meets_slo) == (WIDE, True)
     assert "700.0 output tokens/s, meeting p99_ttft ≤ 100 ms." in found.sentence

@@ -59,9 +59,7 @@ def test_only_a_measured_run_can_be_paced_by_the_wall_clock() -> None:
         ({"num_gpu_blocks": 4}, RequestRefused, "needs 6 KV blocks .* only 3 exist: raise num_gpu_blocks"),
     ],
 )
-def test_what_cannot_work_is_an_error_of_ours(
-    fields: dict[str, object], error: type[Exception], sentence: str
-) -> None:
+def test_what_cannot_work_is_an_error_of_ours(fields: dict[str, object], error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence) as caught:
         replay(tiny_scenario(), profile=PROFILE, **fields)
     assert "\n" not in str(caught.value)

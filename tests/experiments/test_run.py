@@ -80,7 +80,9 @@ def test_a_disk_that_fills_is_one_sentence_and_leaves_the_earlier_run(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", full)
-        with pytest.raises(ExperimentError, match=r"run cannot be written \(No space left on device\): make room") as caught:
+        with pytest.raises(
+            ExperimentError, match=r"run cannot be written \(No space left on device\): make room"
+        ) as caught:
             predict(tiny_scenario(), toy_profile()).save(tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert load_run(tmp_path / "run").scenario == run.scenario

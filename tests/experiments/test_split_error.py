@@ -25,6 +25,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "short of blocks": {"num_gpu_blocks": 14, "trace": {"output_scale": 0.3, "max_output_tokens": 60}},
     "prefill first": {"policy": "prefill_first"},
     "static batch": {"policy": "static_batch"},
+    "two batches in flight": {"async_scheduling": True},
 }
 
 
@@ -54,10 +55,13 @@ def test_the_stand_in_for_a_measurement_differs_from_the_prediction() -> None:
     assert any(parts[name]["schedule"] != 0 for name in TIMED)
 
 
-@pytest.mark.parametrize("policy", ["vllm_v1", "prefill_first", "static_batch"])
-def test_offline_the_schedule_part_is_exactly_nothing(policy: str) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"policy": "vllm_v1"}, {"policy": "prefill_first"}, {"policy": "static_batch"}, {"async_scheduling": True}],
+)
+def test_offline_the_schedule_part_is_exactly_nothing(fields: dict[str, Any]) -> None:
     """Timing cannot influence decisions there, so the batches are equal, and equal batches add up to equal bits."""
-    scenario = tiny_scenario(policy=policy, trace={"offline": True})
+    scenario = tiny_scenario(**fields, trace={"offline": True})
     for name, part in _split(measured_stand_in(scenario, PROFILE), scenario).items():
         assert part["schedule"] == 0 or math.isnan(part["schedule"]), name
         assert not math.isnan(part["schedule"]) or not math.isfinite(part["predicted"]), name

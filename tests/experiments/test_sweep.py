@@ -113,7 +113,9 @@ def test_a_memory_budget_makes_small_pools_infeasible_cell_by_cell(tmp_path: Pat
 
 def test_the_best_cell_is_best_in_the_objective_and_ties_go_to_the_smaller_knobs(tmp_path: Path) -> None:
     done = run(tmp_path / "s", tiny_scenario(trace={"num_requests": 1}))
-    values = {result.metrics["output_throughput"] for result in done.feasible() if result.cell.max_num_batched_tokens > 32}
+    values = {
+        result.metrics["output_throughput"] for result in done.feasible() if result.cell.max_num_batched_tokens > 32
+    }
     assert len(values) == 1, "one request is served alike whatever the knobs"
     assert done.best("vllm_v1").cell == Cell("vllm_v1", 2, 32)
     assert done.best("static_batch") is None
@@ -240,7 +242,11 @@ def test_a_trace_file_that_changed_is_another_sweep(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "an unknown policy": ({"policies": ["vllm_v1", "fastest"]}, UnknownPolicy, "no policy 'fastest'; known are .*vllm_v1"),
+    "an unknown policy": (
+        {"policies": ["vllm_v1", "fastest"]},
+        UnknownPolicy,
+        "no policy 'fastest'; known are .*vllm_v1",
+    ),
     "an unknown objective": ({"objective": "speed"}, ExperimentError, "no objective 'speed'; known are output_through"),
     "a latency to maximise": ({"objective": "mean_ttft_ms"}, ExperimentError, "no objective 'mean_ttft_ms'"),
     "goodput without SLOs": ({"objective": "request_goodput"}, ExperimentError, "request_goodput needs an SLO"),

@@ -40,6 +40,12 @@ def test_metrics_equal_those_of_a_walk_in_a_closed_loop(workload: Workload) -> N
     check(workload)
 
 
+@given(workloads(policies=("vllm_v1",), asynchronous=True))
+@settings(QUICK, max_examples=60)
+def test_metrics_equal_those_of_a_walk_with_two_batches_in_flight(workload: Workload) -> None:
+    check(workload)
+
+
 @pytest.mark.full
 @given(ANY | workloads(closed=True))
 @LONG

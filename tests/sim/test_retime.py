@@ -34,6 +34,15 @@ def test_offline_recordings_come_back_bit_for_bit(workload: Workload) -> None:
     assert again.iterations["end_s"].tolist() == records.iterations["end_s"].tolist()
 
 
+@given(workloads(policies=("vllm_v1",), offline=True, asynchronous=True))
+@QUICK
+def test_recordings_with_two_batches_in_flight_come_back_bit_for_bit(workload: Workload) -> None:
+    steps = play(workload).records.iterations
+    again = retime(play(workload).records, steps["host_s"], steps["device_s"]).iterations
+    assert again["start_s"].tolist() == steps["start_s"].tolist()
+    assert again["end_s"].tolist() == steps["end_s"].tolist()
+
+
 def test_a_step_waits_for_the_arrivals_it_admits() -> None:
     """Steps of 1 s: A (2 tokens) at 0, B (1 token) at 5. With steps of 3 s (1 of them the host's) the first two end at
     3 and 6, and B's begins then; with steps of 0.5 s they end at 0.5 and 1, and B's still begins at 5.

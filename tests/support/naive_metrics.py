@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 from replays import Played
@@ -29,7 +30,7 @@ def naive_metrics(played: Played, slo: Mapping[str, float] | None = None) -> dic
     prompts = sum(request.num_prompt_tokens for request in requests)
     values = {
         "ttft": [token_s[r.index][0] - r.arrival_s for r in requests],
-        "itl": [b - a for times in token_s.values() for a, b in zip(times, times[1:], strict=False)],
+        "itl": [b - a for times in token_s.values() for a, b in pairwise(times)],
         "tpot": [(t[-1] - t[0]) / (len(t) - 1) for t in token_s.values() if len(t) > 1],
         "e2el": [token_s[r.index][-1] - r.arrival_s for r in requests],
         "queue": [scheduled_s[r.index] - r.arrival_s for r in requests],

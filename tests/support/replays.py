@@ -128,8 +128,9 @@ class Witness:
 
 
 def play(workload: Workload, cost_model: CostModel = LAW, host: HostTerm = HOST) -> Played:
-    """Replay ``workload`` to its end."""
+    """Replay ``workload`` to its end, with two batches in flight if its scheduling is asynchronous."""
     clock = Clock()
+    depth = 2 if workload.config.async_scheduling else 1
     policy = Slices() if workload.policy == "slices" else workload.policy
     scheduler = Scheduler(workload.config, policy)
     requests = [
@@ -139,7 +140,7 @@ def play(workload: Workload, cost_model: CostModel = LAW, host: HostTerm = HOST)
     due_s = [request.arrival_s for request in requests]
     witness = Witness(CostModelBackend(cost_model, host), scheduler)
     recorder = Recorder(len(requests))
-    replica = Replica(clock, scheduler, witness, recorder)
+    replica = Replica(clock, scheduler, witness, recorder, depth=depth)
     if workload.num_clients is None:
         clock.process(open_loop(clock, replica, requests))
     else:
@@ -164,6 +165,7 @@ def workloads(
     *,
     offline: bool = False,
     closed: bool = False,
+    asynchronous: bool = False,
 ) -> Workload:
     """Small workloads that can be served; the KV pool is often too small for all, so that preemptions happen."""
     policy = draw(st.sampled_from(policies))
@@ -187,6 +189,7 @@ def workloads(
         block_size=block_size,
         num_gpu_blocks=blocks,
         scheduler_reserve_full_isl=draw(st.booleans()),
+        async_scheduling=asynchronous,
     )
     return Workload(
         policy,

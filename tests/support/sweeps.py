@@ -37,15 +37,17 @@ def measured_stand_in(
 
 
 def spec(scenario: Scenario, seqs: Sequence[int], tokens: Sequence[int], **fields: Any) -> SweepSpec:
-    return SweepSpec(**{
-        "scenario": scenario,
-        "policies": (scenario.policy,),
-        "max_num_seqs": tuple(seqs),
-        "max_num_batched_tokens": tuple(tokens),
-        "trace_digest": scenario.trace.load().digest(),
-        "profile_hash": toy_profile().hash(),
-        **fields,
-    })
+    return SweepSpec(
+        **{
+            "scenario": scenario,
+            "policies": (scenario.policy,),
+            "max_num_seqs": tuple(seqs),
+            "max_num_batched_tokens": tuple(tokens),
+            "trace_digest": scenario.trace.load().digest(),
+            "profile_hash": toy_profile().hash(),
+            **fields,
+        }
+    )
 
 
 def write_sweep(folder: Path, asked: SweepSpec, predicted: Mapping[Cell, Mapping[str, Any]]) -> Sweep:

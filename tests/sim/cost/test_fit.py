@@ -48,7 +48,9 @@ def realistic(count: int, seed: int) -> Features:
     rows = []
     for _ in range(count):
         decodes = int(np.exp(rng.uniform(0, np.log(128))))
-        chunk, start = (int(np.exp(rng.uniform(0.7, 6.2))), int(rng.integers(0, 1000))) if rng.random() < 0.5 else (0, 0)
+        chunk, start = (
+            (int(np.exp(rng.uniform(0.7, 6.2))), int(rng.integers(0, 1000))) if rng.random() < 0.5 else (0, 0)
+        )
         contexts = int(rng.integers(20, 1500, decodes).sum())
         work = chunk * (start + chunk / 2)
         samples = decodes + bool(chunk and rng.random() < 0.5)

@@ -121,11 +121,13 @@ def test_a_roofline_is_the_larger_of_memory_and_compute_time() -> None:
 
 
 def test_the_launch_floor_and_alpha_of_a_roofline_are_beta_and_alpha() -> None:
-    affine = Roofline(**{
-        **{name: getattr(ROOFLINE, name) for name in Roofline.__dataclass_fields__},
-        "launch_s": 1e-3,
-        "alpha": 2.0,
-    })
+    affine = Roofline(
+        **{
+            **{name: getattr(ROOFLINE, name) for name in Roofline.__dataclass_fields__},
+            "launch_s": 1e-3,
+            "alpha": 2.0,
+        }
+    )
     assert affine.duration_s(Features(10, 10, 10_000, 0, 0, 0.0, 10, 0, 10)) == pytest.approx(1e-3 + 2 * 6.096e-3)
 
 
