@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .scenario import Scenario
 
+TOLERANCE = 0.02
+"""Throughput that smaller knobs may cost, as a share."""
 CPU_DEFAULTS = {"llm_class": (256, 4096), "server": (128, 2048)}
 GPU_DEFAULTS = {"llm_class": (256, 8192), "server": (256, 2048)}
 LARGE_GPU_DEFAULTS = {"llm_class": (1024, 16384), "server": (1024, 8192)}
@@ -29,6 +31,29 @@ class Cell(NamedTuple):
     def of(self, scenario: Scenario) -> Scenario:
         """``scenario`` with this cell's knobs."""
         return scenario.with_(**self._asdict())
+
+
+class CellResult(NamedTuple):
+    """One cell, predicted: its metrics, or why it cannot work."""
+
+    cell: Cell
+    status: Literal["ok", "infeasible"]
+    reason: str
+    num_gpu_blocks: int
+    metrics: dict[str, float]
+    nulls: dict[str, dict[str, float]]
+
+
+def best_of(results: Sequence[CellResult], objective: str) -> CellResult:
+    """The predicted best of feasible cells; ties go to the first, that is to the smaller knobs."""
+    return max(results, key=lambda result: result.metrics[objective])
+
+
+def nearly_best(results: Sequence[CellResult], objective: str, tolerance: float = TOLERANCE) -> CellResult:
+    """The smallest knobs within ``tolerance`` of the best: the smallest product, then the fewest sequences."""
+    least = (1 - tolerance) * best_of(results, objective).metrics[objective]
+    near = [result for result in results if result.metrics[objective] >= least]
+    return min(near, key=lambda r: (r.cell.max_num_seqs * r.cell.max_num_batched_tokens, r.cell))
 
 
 def default_cell(scenario: Scenario) -> Cell:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from ..scheduler.batch import Bound
 from .errors import ExperimentError
-from .grid import Cell
-from .sweep import CellResult, Sweep
+from .grid import TOLERANCE, Cell, CellResult, best_of, nearly_best
+from .sweep import Sweep
 
-TOLERANCE = 0.02
 KNOB = {
     Bound.MAX_NUM_SEQS: "max_num_seqs",
     Bound.MAX_NUM_BATCHED_TOKENS: "max_num_batched_tokens",
     Bound.KV_BLOCKS: "the KV blocks",
 }
 SLO_METRIC = {"ttft_ms": "p99_ttft_ms", "tpot_ms": "p99_tpot_ms", "e2el_ms": "p99_e2el_ms"}
+SLO_WORD = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2el_ms": "E2E"}
 UNITS = {
     "output_throughput": "output tokens/s",
     "request_throughput": "requests/s",
@@ -57,9 +57,8 @@ def recommend(
     objective = sweep.spec.objective
     meeting = [result for result in feasible if _meets(result, limits)]
     pool = meeting or feasible
-    best = max(pool, key=lambda result: result.metrics[objective])
-    near = [result for result in pool if result.metrics[objective] >= (1 - tolerance) * best.metrics[objective]]
-    chosen = min(near, key=lambda result: (_size(result.cell), result.cell))
+    best = best_of(pool, objective)
+    chosen = nearly_best(pool, objective, tolerance)
     choice = _choice(chosen, objective, limits, bool(meeting), tolerance)
     return Recommendation(
         cell=chosen.cell,
@@ -97,10 +96,6 @@ def _meets(result: CellResult, limits: Mapping[str, float]) -> bool:
     return all(result.metrics[SLO_METRIC[name]] <= limit for name, limit in limits.items())
 
 
-def _size(cell: Cell) -> int:
-    return cell.max_num_seqs * cell.max_num_batched_tokens
-
-
 def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], meets: bool, tolerance: float) -> str:
     cell, value = chosen.cell, chosen.metrics[objective]
     policy = f"{cell.policy} with " if cell.policy != "vllm_v1" else ""
@@ -110,7 +105,7 @@ def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], mee
     )
     if not limits:
         return text + "."
-    named = ", ".join(f"{SLO_METRIC[name].removesuffix('_ms')} ≤ {limit:g} ms" for name, limit in limits.items())
+    named = ", ".join(f"P99 {SLO_WORD[name]} ≤ {limit:g} ms" for name, limit in limits.items())
     return text + (f", meeting {named}." if meets else f"; no cell meets {named}, so the load is too high for any.")
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from joblib import Parallel, delayed
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,7 +16,7 @@ from ..scheduler.errors import BatchTwinError
 from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
 from .errors import ExperimentError
-from .grid import Cell, cells, cells_to_measure, default_cell
+from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
 from .replay import check_measurable, check_profile, predict
 from .run import Run, load_run, read_head, writing
 from .scenario import Scenario
@@ -56,17 +56,6 @@ class SweepSpec(BaseModel):
         return cells(self.policies, self.max_num_seqs, self.max_num_batched_tokens)
 
 
-class CellResult(NamedTuple):
-    """One cell, predicted: its metrics, or why it cannot work."""
-
-    cell: Cell
-    status: Literal["ok", "infeasible"]
-    reason: str
-    num_gpu_blocks: int
-    metrics: dict[str, float]
-    nulls: dict[str, dict[str, float]]
-
-
 class Sweep:
     """A sweep's folder: ``sweep.json``, ``profile.json``, ``cells/<cell>/predicted.json`` and, where measured,
     ``cells/<cell>/measured-<repeat>/`` (a whole run each). Every finished cell is there at once.
@@ -88,7 +77,7 @@ class Sweep:
     def best(self, policy: str) -> CellResult | None:
         """The predicted best cell of a policy by the sweep's objective; ties go to the smaller knobs."""
         mine = [result for result in self.feasible() if result.cell.policy == policy]
-        return max(mine, key=lambda r: r.metrics[self.spec.objective], default=None)
+        return best_of(mine, self.spec.objective) if mine else None
 
     def measured(self, cell: Cell) -> list[Run]:
         """The cell's measured runs, in order of repeat."""
@@ -142,7 +131,12 @@ class Sweep:
         feasible = [result.cell for result in self.feasible()]
         if k is None or not feasible:
             return feasible
-        best = [result.cell for policy in self.spec.policies if (result := self.best(policy)) is not None]
+        named: list[Cell] = []
+        for policy in self.spec.policies:
+            mine = [result for result in self.feasible() if result.cell.policy == policy]
+            if mine:
+                named += [choose(mine, self.spec.objective).cell for choose in (best_of, nearly_best)]
+        best = list(dict.fromkeys(named))
         return cells_to_measure(feasible, self.spec.grid, best, default_cell(self.spec.scenario), k)
 
     def _cell_folder(self, cell: Cell) -> Path:

@@ -287,7 +287,7 @@ def test_recommend_prints_the_sentence_and_a_command_to_copy(run: Run) -> None:
     assert "Choose max_num_seqs=" in done.words
     assert "$ vllm serve tiny-llama --max-num-seqs" in done.words
     strict = run("recommend", "out", "--slo", "ttft_ms=0.001")
-    assert "no cell meets p99_ttft ≤ 0.001 ms" in strict.words
+    assert "no cell meets P99 TTFT ≤ 0.001 ms" in strict.words
     assert "no SLO 'x'" in one_sentence(run("recommend", "out", "--slo", "x=1"))
     assert "no predicted cell of policy orca" in one_sentence(run("recommend", "out", "--policy", "orca"))
 

@@ -44,18 +44,18 @@ def _one_by_one(model: CostModel, features: Features, num_steps: int) -> list[fl
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Every iteration takes the same time, whatever is in it: the null baseline."""
+    """Every iteration takes the same time, whatever is in it (nothing takes none): the null baseline."""
 
     seconds: float
     name: str = "constant"
 
     def durations_s(self, features: Features) -> FloatArray:
         """[N] the constant."""
-        return np.full(np.shape(features.num_tokens), self.seconds)
+        return np.where(np.asarray(features.num_tokens) > 0, self.seconds, 0.0)
 
     def duration_s(self, features: Features) -> float:
         """The constant."""
-        return self.seconds
+        return self.seconds if features.num_tokens else 0.0
 
     def steady_s(self, features: Features, num_steps: int) -> list[float]:
         """The constant, every time."""

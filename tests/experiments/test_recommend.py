@@ -108,7 +108,7 @@ def test_an_slo_excludes_cells_whose_p99_misses_it(make: Make) -> None:
     )
     found = recommend(sweep, slo={"ttft_ms": 100})
     assert (found.cell, found.meets_slo) == (WIDE, True)
-    assert "700.0 output tokens/s, meeting p99_ttft ≤ 100 ms." in found.sentence
+    assert "700.0 output tokens/s, meeting P99 TTFT ≤ 100 ms." in found.sentence
     assert recommend(sweep, slo={"ttft_ms": 100, "tpot_ms": 10}).cell == SMALL
     assert recommend(sweep).cell == LONG
 
@@ -128,7 +128,7 @@ def test_the_slos_of_the_scenario_hold_unless_others_are_given(make: Make) -> No
 def test_if_no_cell_meets_the_slos_the_best_is_named_and_that_is_said(make: Make) -> None:
     found = recommend(make({SMALL: figures(500), LARGE: figures(1000)}), slo={"ttft_ms": 0.001})
     assert (found.cell, found.meets_slo) == (LARGE, False)
-    assert "no cell meets p99_ttft ≤ 0.001 ms, so the load is too high for any" in found.sentence
+    assert "no cell meets P99 TTFT ≤ 0.001 ms, so the load is too high for any" in found.sentence
 
 
 def test_one_policy_can_be_asked_for_and_is_named_where_it_is_not_vllms(make: Make) -> None:

@@ -15,6 +15,7 @@ from sweeps import biased, measured_stand_in, tiny_scenario
 from batchtwin.experiments import sweep as sweep_module
 from batchtwin.experiments.errors import ExperimentError
 from batchtwin.experiments.grid import Cell
+from batchtwin.experiments.recommend import recommend
 from batchtwin.experiments.replay import predict
 from batchtwin.experiments.scenario import Scenario
 from batchtwin.experiments.sweep import Sweep, open_sweep, sweep
@@ -320,9 +321,9 @@ def test_measured_runs_are_read_in_order_of_repeat_and_unfinished_ones_are_not(t
 
 
 def test_which_cells_would_be_measured(tmp_path: Path) -> None:
-    """Corners of the grid, vLLM's default and the predicted best: here the whole grid of 2 × 2 and the default."""
+    """Corners of the grid, vLLM's default, the predicted best and the cell that would be recommended."""
     done = run(tmp_path / "sweep", max_num_seqs=(2, 3, 4), max_num_batched_tokens=(32, 48, 64))
     corners = {Cell("vllm_v1", s, t) for s in (2, 4) for t in (32, 64)}
-    assert set(done.to_measure(1)) == corners | {DEFAULT, done.best("vllm_v1").cell}
+    assert set(done.to_measure(1)) == corners | {DEFAULT, done.best("vllm_v1").cell, recommend(done).cell}
     assert len(done.to_measure(8)) == 8
     assert done.to_measure(None) == [result.cell for result in done.feasible()]

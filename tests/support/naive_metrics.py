@@ -74,7 +74,8 @@ def _meets(arrival_s: float, times: list[float], slo: Mapping[str, float]) -> bo
 def _server(played: Played) -> dict[str, float]:
     steps = played.iterations
     usable = played.scheduler.config.num_usable_blocks
-    taken_s = np.array([step.end_s - step.launched_s for step in steps])
+    before_s = [0.0, *(step.end_s for step in steps)]  # a step launched early waits for the one before
+    taken_s = np.array([step.end_s - max(step.launched_s, b) for step, b in zip(steps, before_s, strict=False)])
     tokens = np.array([sum(row.num_tokens for row in step.rows) for step in steps])
     running = np.array([step.num_resident for step in steps])
     usage = np.array([step.num_blocks_held / usable for step in steps])
