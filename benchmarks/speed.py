@@ -82,9 +82,8 @@ def main() -> None:
     for _ in range(args.repeats):
         for point in args.points:
             runs[point].append(_process(args.shared, point))
-    print(
-        f"{'point':10}{'requests/s':>22}{'iterations/s':>24}{'it/request':>12}{'whole s':>9}{'peak MiB':>10}{'preempt':>9}"
-    )
+    heads = {"requests/s": 22, "iterations/s": 24, "it/request": 12, "whole s": 9, "peak MiB": 10, "preempt": 9}
+    print(f"{'point':10}" + "".join(f"{head:>{width}}" for head, width in heads.items()))
     result: dict[str, Any] = {point: _summary(rows) for point, rows in runs.items()}
     for point, row in result.items():
         requests = f"{row['requests_per_s']:,.0f} ({row['requests_per_s_min']:,.0f}–{row['requests_per_s_max']:,.0f})"

@@ -119,7 +119,7 @@ def read_head(path: Path, expected_format: int, *fields: str) -> dict[str, Any]:
     try:
         head = json.loads(path.read_bytes())
         found = head["format"]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ExperimentError(f"{path.parent} holds no {path.name}: it is not a folder of results.") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExperimentError(f"{path} cannot be read ({error}): delete its folder and run again.") from error

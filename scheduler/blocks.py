@@ -74,7 +74,8 @@ class PrefixCachingPool(BlockPool):
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._holders = [0] * num_gpu_blocks
         self._hash_of: dict[int, bytes] = {}
-        self._blocks_of: dict[bytes, list[int]] = {}
+        self._block_of: dict[bytes, int] = {}  # the one that got the hash first
+        self._others_of: dict[bytes, list[int]] = {}  # those that got it later, in order
 
     @property
     def num_free(self) -> int:
@@ -111,10 +112,10 @@ class PrefixCachingPool(BlockPool):
         """Blocks that hold the longest cached prefix of ``hashes``. Nothing is changed by looking."""
         found = []
         for block_hash in hashes:
-            blocks = self._blocks_of.get(block_hash)
-            if blocks is None:
+            block = self._block_of.get(block_hash)
+            if block is None:
                 break
-            found.append(blocks[0])
+            found.append(block)
         return found
 
     def num_idle(self, blocks: Sequence[int]) -> int:
@@ -132,7 +133,8 @@ class PrefixCachingPool(BlockPool):
         """``block`` holds, or will hold when the step in the making has run, what ``block_hash`` names."""
         if block not in self._hash_of:
             self._hash_of[block] = block_hash
-            self._blocks_of.setdefault(block_hash, []).append(block)
+            if self._block_of.setdefault(block_hash, block) != block:
+                self._others_of.setdefault(block_hash, []).append(block)
 
     def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
         """Every reference is counted; free and held blocks are disjoint; both hash maps agree."""
@@ -144,13 +146,20 @@ class PrefixCachingPool(BlockPool):
                     f"KV block {block} is in {held[block]} tables, counted {self._holders[block]} times, and free "
                     f"{free[block]} times."
                 )
-        named = {block: name for name, blocks in self._blocks_of.items() for block in blocks}
+        named = {block: name for name, block in self._block_of.items()}
+        named |= {block: name for name, blocks in self._others_of.items() for block in blocks}
         if named != self._hash_of or any(block not in self._hash_of for block in self._idle) or held[0] + free[0]:
             raise BatchTwinError("The prefix cache's two maps disagree, or the null block is in use.")
 
     def _forget(self, block: int) -> None:
         name = self._hash_of.pop(block)
-        blocks = self._blocks_of[name]
-        blocks.remove(block)
-        if not blocks:
-            del self._blocks_of[name]
+        others = self._others_of.get(name)
+        if others is None:
+            del self._block_of[name]
+            return
+        if self._block_of[name] == block:
+            self._block_of[name] = others.pop(0)
+        else:
+            others.remove(block)
+        if not others:
+            del self._others_of[name]

@@ -17,10 +17,16 @@ def extend_hashes(request: Request, block_size: int, num_blocks: int) -> list[by
     the request and only ever extended, since a token's identity never changes.
     """
     hashes = request.block_hashes
-    if len(hashes) < num_blocks:
+    known = len(hashes)
+    if known == num_blocks - 1 and (first := known * block_size - request.num_prompt_tokens) >= 0:
+        key = (
+            f"out:{request.request_id}\0{first}\0{block_size}".encode()
+        )  # a decode has filled a block: the common case
+        hashes.append(blake2b((hashes[-1] if hashes else _ROOT) + key, digest_size=_DIGEST_BYTES).digest())
+    elif known < num_blocks:
         runs = _Runs(request)
         parent = hashes[-1] if hashes else _ROOT
-        for block in range(len(hashes), num_blocks):
+        for block in range(known, num_blocks):
             key = runs.key(block * block_size, (block + 1) * block_size)
             parent = blake2b(parent + key, digest_size=_DIGEST_BYTES).digest()
             hashes.append(parent)

@@ -37,6 +37,7 @@ class Scheduler:
         self.cohort = Cohort(config.block_size)
         self.prefilling: dict[int, Request] = {}
         self.draining: dict[int, Request] = {}
+        self.stalled: set[int] = set()  # ranks of those in ``prefilling`` that decode and only lacked budget
         self.held: list[Request] = []
         self.num_steps = 0
         self.stops_at_own_preemption = self._victim_rule == "last"
@@ -146,6 +147,7 @@ class Scheduler:
             free.append(pool.num_free)
         self.num_steps += num_steps
         self._steps_since_prefill += num_steps
+        self._left_waiting = False  # where this counts, only an empty queue leaps
         return free
 
     def output_limit(self, request: Request) -> int:
@@ -169,7 +171,7 @@ class Scheduler:
         """The cap on prompt tokens a request and step; 0 is none. It is void for a request that is alone."""
         config = self.config
         threshold = config.long_prefill_token_threshold
-        if not (threshold or config.long_prefill_token_threshold_adaptive):
+        if threshold == 0:  # adaptive or not
             return 0
         eligible = self.num_running + len(self.waiting)
         if eligible <= 1:
@@ -185,7 +187,7 @@ class Scheduler:
         interval = self.config.prefill_schedule_interval
         if interval == 1 or self._steps_since_prefill >= interval - 1 or self._left_waiting:
             return False
-        return len(self.cohort) + len(self.draining) > 0
+        return len(self.cohort) + len(self.draining) + len(self.stalled) > 0
 
     def fillers(self) -> dict[int, Seat]:
         """Decodes whose block the prefix cache learns of in this step: those who fill it or, where its last token is
@@ -279,6 +281,7 @@ class Scheduler:
         """Have a decode wait for budget: it is served one by one until it can join the cohort again."""
         self.cohort.leave(request)
         self.prefilling[request.rank] = request
+        self.stalled.add(request.rank)
 
     def _last_running(self) -> Request:
         """The end of the running list: vLLM's victim."""
@@ -304,6 +307,7 @@ class Scheduler:
         if not chunk.samples:
             return False
         del self.prefilling[request.rank]
+        self.stalled.discard(request.rank)
         num_steps_left = self.output_limit(request) - request._output_tokens - 1
         if num_steps_left > 0:
             self.cohort.join(request, num_steps_left)
@@ -327,7 +331,7 @@ class Scheduler:
         return last.bound is not Bound.NONE
 
     def _note_prefill(self, step: Step, batch: Batch) -> None:
-        if batch.num_prefill_tokens:
+        if step.carries_prefill:
             self._steps_since_prefill = 0
         elif batch.num_tokens:
             self._steps_since_prefill += 1
@@ -365,6 +369,7 @@ class Scheduler:
         else:
             self.prefilling.pop(request.rank, None)
             self.draining.pop(request.rank, None)
+            self.stalled.discard(request.rank)
         self.pool.give_back(request.block_table)
         request.block_table = []
         self.policy.left(request)

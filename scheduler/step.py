@@ -35,6 +35,7 @@ class Step:
         "_stalled",
         "_ticks",
         "budget_tokens",
+        "carries_prefill",
         "holds_prefills",
         "threshold_tokens",
     )
@@ -46,6 +47,9 @@ class Step:
         """Most prompt tokens one request may get in this step; 0 is no cap."""
         self.holds_prefills = scheduler.holds_prefills()
         """Whether ``prefill_schedule_interval`` keeps prompts out of this step."""
+        self.carries_prefill = False
+        """Whether ``prefill_schedule_interval`` counts this step as one with prompt tokens: an unfinished prompt was
+        served, even if it lost its tokens again, or somebody was admitted with more than one token to compute."""
         self._chunks: list[Chunk] = []
         self._preempted: list[Request] = []
         self._admitted: list[Request] = []
@@ -179,6 +183,7 @@ class Step:
         self._copies_in += scheduler.settle(request, hits, start + want)
         self._cached_tokens += len(hits) * config.block_size
         self._serve(request, want)
+        self.carries_prefill |= known - start > 1
         return True
 
     def preempt(self, request: Request) -> None:
@@ -280,7 +285,8 @@ class Step:
         """Serve a resident's next tokens, at most ``left``. False if the running list ends here."""
         computed = request.num_computed_tokens
         missing = request.num_tokens - computed
-        if self.holds_prefills and missing > 1:
+        is_prefill = request.rank not in self._scheduler.stalled
+        if self.holds_prefills and is_prefill:
             return True
         want = self._capped(missing)
         if want > left:
@@ -292,6 +298,7 @@ class Step:
         if not self._grow(request, computed + want):
             return not self._scheduler.stops_at_own_preemption
         self._serve(request, want)
+        self.carries_prefill |= is_prefill
         return True
 
     def _grow(self, request: Request, num_tokens: int) -> bool:

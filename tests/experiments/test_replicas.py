@@ -63,9 +63,8 @@ def test_rows_of_the_replicas_add_up_to_the_run() -> None:
 
 
 def test_a_replica_that_got_nothing_has_no_rate_and_no_times() -> None:
-    """All prompts of one stream begin alike, so that affinity sends them all to the first replica."""
-    scenario = _three("round_robin").with_(num_replicas=100)
-    rows = replica_metrics(predict(scenario, PROFILE))
+    """60 requests, one after the other to 100 replicas."""
+    rows = replica_metrics(predict(BUSY.with_(num_replicas=100), PROFILE))
     assert [row["completed"] for row in rows] == [1] * 60 + [0] * 40
     idle = rows[-1]
     assert (idle["output_throughput"], idle["busy_share"], idle["num_iterations"]) == (0.0, 0.0, 0)

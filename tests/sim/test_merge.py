@@ -113,7 +113,7 @@ def test_merged_records_are_retimed_replica_by_replica() -> None:
 
 
 def test_overlapped_launches_are_not_busy_twice() -> None:
-    """Asynchronous scheduling launches a step while the one before still runs: four tokens at 1 s each are 4 s of work."""
+    """Asynchronous scheduling launches a step while the one before runs: four tokens at 1 s each are 4 s of work."""
     records = _replica(0, [(0, 0.0, 4, 4)], 1, async_scheduling=True)
     with_token = records.iterations["num_samples"] > 0
     starts, ends = records.iterations["start_s"][with_token], records.iterations["end_s"][with_token]

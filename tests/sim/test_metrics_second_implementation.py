@@ -14,7 +14,7 @@ from batchtwin.scheduler import SchedulerConfig
 from batchtwin.sim.metrics import itl_gaps, metrics
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-LONG = settings(QUICK, max_examples=4000)
+LONG = settings(QUICK, max_examples=2000)
 ANY = workloads() | workloads(policies=("slices", "vllm_v1"))
 SLO = {"ttft_ms": 20.0, "tpot_ms": 2.0, "e2el_ms": 60.0}
 

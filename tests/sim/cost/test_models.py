@@ -138,5 +138,11 @@ def test_a_host_term_is_a_line_in_the_sequences_served() -> None:
 
 
 def test_a_constant_is_constant_but_for_steps_with_nothing_to_compute() -> None:
-    columns = stack([Features(0, 0, 0, 0, 0, 0.0, 0, 0, 0), Features(1, 1, 0, 0, 0, 0.0, 0, 0, 0), Features(9, 9, 9, 9, 9, 9.0, 9, 9, 9)])
+    columns = stack(
+        [
+            Features(0, 0, 0, 0, 0, 0.0, 0, 0, 0),
+            Features(1, 1, 0, 0, 0, 0.0, 0, 0, 0),
+            Features(9, 9, 9, 9, 9, 9.0, 9, 9, 9),
+        ]
+    )
     assert Constant(0.008).durations_s(columns).tolist() == [0.0, 0.008, 0.008]
