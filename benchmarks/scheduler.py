@@ -3,10 +3,10 @@
     python benchmarks/scheduler.py [--repeats 5] [--steps 400]
 
 N requests decode, block size 16, policy vllm_v1. Each request crosses a block boundary every 16 steps, so that a step
-has N / 16 of them on average; steps without any are timed apart by giving all requests the same phase; a boundary's cost is what
-a whole cycle of 16 steps takes beyond 16 such steps (with prefix caching: the hash of the block that was filled, too). Prints its
-setup, a table of medians with their range in microseconds of CPU time, and one JSON line. The real vLLM 0.33 scheduler
-takes 0.8-1.4, 3.2-5.2 and 19-25 ms at 64, 256 and 1,024 (one core of a machine like the one this was built on).
+has N / 16 of them on average; steps without any are timed apart by giving all requests the same phase. A boundary's
+cost is what a whole cycle of 16 steps takes beyond 16 such steps (with prefix caching the hash of the block that was
+filled is part of it). Prints its setup, a table of medians with their range in microseconds of CPU time, and one JSON
+line. The real vLLM 0.33 scheduler takes 0.8-1.4, 3.2-5.2 and 19-25 ms at 64, 256 and 1,024 running decodes.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from ..sim.cost.models import CostModel, HostTerm
 from ..sim.metrics import metrics
 from ..sim.retime import retime
 from .errors import ExperimentError
-from .grid import Cell, default_cell
+from .grid import Cell, CellResult, default_cell
 from .run import Run
-from .sweep import CellResult, Sweep, open_sweep
+from .sweep import Sweep, open_sweep
 
 METRICS = (
     "output_throughput",

@@ -63,8 +63,8 @@ def test_the_sentence_names_the_knobs_the_figure_and_what_holds_the_others_back(
         }
     )
     assert recommend(sweep).sentence == (
-        "Choose max_num_seqs=8 and max_num_batched_tokens=128: the smallest knobs within 2% of the best, 1,000.0 output "
-        "tokens/s. max_num_seqs holds back 2 of the 3 slower cells."
+        "Choose max_num_seqs=8 and max_num_batched_tokens=128: the smallest knobs within 2% of the best, 1,000.0 "
+        "output tokens/s. max_num_seqs holds back 2 of the 3 slower cells."
     )
 
 

@@ -140,7 +140,7 @@ def test_a_table_without_a_column_is_one_sentence(run: Run, tmp_path: Path) -> N
 def test_a_folder_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "absent", tmp_path, tmp_path / "file"):
-        with pytest.raises(ExperimentError, match="holds no run.json: it is not a folder of results"):
+        with pytest.raises(ExperimentError, match=r"holds no run\.json: it is not a folder of results"):
             load_run(path)
 
 
