@@ -58,8 +58,13 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Preset, folder or hub id; the profile's if not given.", rich_help_panel=SERVER),
 ]
-DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=SERVER)]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda.", rich_help_panel=SERVER)]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option("--dtype", help="float32, bfloat16, …; the profile's if not given.", rich_help_panel=SERVER),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu or cuda; the profile's if not given.", rich_help_panel=SERVER)
+]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", help="CPU threads of the executor.", rich_help_panel=SERVER)
 ]
@@ -100,8 +105,8 @@ def calibrate(
     model: Annotated[
         str, typer.Option("--model", "-m", help="Preset (tiny-llama, …), folder or hub id.")
     ] = "tiny-llama",
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = "cpu",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     threads: ThreadsOption = None,
     minutes: Annotated[float, typer.Option(help="Time budget.")] = 2.0,
     max_num_seqs: SeqsOption = 128,
@@ -118,8 +123,8 @@ def calibrate(
     with calibration_progress() as progress:
         profile = run(
             model,
-            dtype=dtype,
-            device=device,
+            dtype=dtype or "float32",
+            device=device or "cpu",
             threads=threads,
             minutes=minutes,
             max_num_seqs=max_num_seqs,
@@ -152,8 +157,8 @@ def replay(
     offline: OfflineOption = False,
     clients: ClientsOption = None,
     model: ModelOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = "cpu",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     threads: ThreadsOption = None,
     replicas: ReplicasOption = 1,
     router: RouterOption = "round_robin",
@@ -168,12 +173,12 @@ def replay(
     seed: SeedOption = 0,
 ) -> None:
     """Replay one scenario, predicted from a profile or measured on the executor."""
-    from .experiments.options import scenario_from_options
+    from .experiments.options import parse_clock, scenario_from_options
     from .experiments.render import print_run
     from .experiments.replay import replay as run
 
     scenario = scenario_from_options(locals())
-    done = run(scenario, profile=profile, measured=measured, wall_clock=clock == "wall")
+    done = run(scenario, profile=profile, measured=measured, wall_clock=parse_clock(clock))
     if output is not None:
         done.save(output)
     print_run(done, output)
@@ -206,8 +211,8 @@ def sweep(
     offline: OfflineOption = False,
     clients: ClientsOption = None,
     model: ModelOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = "cpu",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     threads: ThreadsOption = None,
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
@@ -217,7 +222,7 @@ def sweep(
     seed: SeedOption = 0,
 ) -> None:
     """Predict a grid of both knobs, measure some or all of its cells, recommend."""
-    from .experiments.options import parse_list, parse_measure, scenario_from_options
+    from .experiments.options import parse_list, parse_measure, parse_policies, scenario_from_options
     from .experiments.render import print_sweep, sweep_progress
     from .experiments.sweep import sweep as run
 
@@ -229,7 +234,7 @@ def sweep(
             profile,
             max_num_seqs=parse_list("--seqs", seqs),
             max_num_batched_tokens=parse_list("--tokens", tokens),
-            policies=policies.split(","),
+            policies=parse_policies(policies),
             objective=objective,
             measure=parse_measure(measure),
             repeats=repeats,

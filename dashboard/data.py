@@ -10,9 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..experiments.compare import METRICS
-from ..experiments.grid import Cell
+from ..experiments.grid import Cell, CellResult
 from ..experiments.recommend import KNOB, dominant_bound
-from ..experiments.sweep import CellResult
 from ..scheduler.batch import Bound
 from .labels import NULLS
 from .results import Results

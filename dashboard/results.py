@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..experiments.compare import Comparison, compare
-from ..experiments.grid import Cell, default_cell
+from ..experiments.grid import Cell, CellResult, default_cell
 from ..experiments.recommend import Recommendation, recommend
-from ..experiments.sweep import CellResult, Sweep, open_sweep
+from ..experiments.sweep import Sweep, open_sweep
 from ..scheduler.errors import BatchTwinError
 from .errors import DashboardError
 

@@ -7,9 +7,8 @@ from typing import Literal
 import pandas as pd
 import streamlit as st
 
-from ..experiments.grid import Cell
+from ..experiments.grid import Cell, CellResult
 from ..experiments.recommend import Recommendation
-from ..experiments.sweep import CellResult
 from . import frames
 from .data import bound_of, compared, heatmap_data, metric_names, parity_data, table
 from .figures import parity

@@ -9,11 +9,13 @@ from .scenario import Scenario
 
 TOLERANCE = 0.02
 """Throughput that smaller knobs may cost, as a share."""
-CPU_DEFAULTS = {"llm_class": (256, 4096), "server": (128, 2048)}
-GPU_DEFAULTS = {"llm_class": (256, 8192), "server": (256, 2048)}
-LARGE_GPU_DEFAULTS = {"llm_class": (1024, 16384), "server": (1024, 8192)}
-"""vLLM 0.33's (max_num_seqs, max_num_batched_tokens) by device class: a CPU at world size 1; other GPUs; GPUs with
-at least 70 GiB (H100, H200; not the A100)."""
+DEFAULTS = {
+    "cpu": {"llm_class": (256, 4096), "server": (128, 2048)},
+    "gpu": {"llm_class": (256, 8192), "server": (256, 2048)},
+    "large_gpu": {"llm_class": (1024, 16384), "server": (1024, 8192)},
+}
+"""vLLM 0.33's (max_num_seqs, max_num_batched_tokens) by device class: a CPU at world size 1; GPUs; GPUs with at least
+70 GiB (H100, H200; not the A100)."""
 
 
 class Cell(NamedTuple):
@@ -58,8 +60,8 @@ def nearly_best(results: Sequence[CellResult], objective: str, tolerance: float 
 
 def default_cell(scenario: Scenario) -> Cell:
     """What vLLM would choose on this device class (scenario field ``default_cell`` says for which entry point)."""
-    table = CPU_DEFAULTS if scenario.device == "cpu" else GPU_DEFAULTS
-    seqs, tokens = table[scenario.default_cell]
+    device_class = scenario.device_class or ("cpu" if scenario.device == "cpu" else "gpu")
+    seqs, tokens = DEFAULTS[device_class][scenario.default_cell]
     return Cell(scenario.policy, seqs, tokens)
 
 

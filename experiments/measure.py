@@ -11,6 +11,7 @@ from ..sim.clock import Clock, WallClock
 from ..sim.cost.profile import ModelFacts
 from .kv_pool import num_gpu_blocks
 from .provenance import provenance
+from .replay import check_context
 from .run import Run
 from .scenario import Scenario
 from .world import run_scenario
@@ -40,6 +41,7 @@ class Device:
 
     def measure(self, scenario: Scenario, *, wall_clock: bool = False) -> Run:
         """Run ``scenario`` on the device. Idle time is skipped unless ``wall_clock`` replays arrivals in real time."""
+        check_context(scenario, self.facts)
         blocks = num_gpu_blocks(scenario, self.facts)
         backend = DeviceBackend(self.engine(blocks, scenario.block_size, scenario.seed))
         clock: Clock = WallClock(strict=False) if wall_clock else Clock()

@@ -36,14 +36,10 @@ _SAME_NAME = (
 )
 
 
-_USUAL = {name: Scenario.model_fields[name].default for name in ("dtype", "device")}
-"""What an option says that was not given."""
-
-
 def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     """A scenario from a command's options by name; a model that is not given is the profile's, which also says the
-    dtype, device and block size (another dtype or device that was asked for stays, so that the profile is refused).
-    Raises ``ExperimentError``.
+    dtype, device and block size unless they are given (then another than the profile's is refused). Raises
+    ``ExperimentError``.
     """
     fields: dict[str, Any] = {name: options[name] for name in _SAME_NAME if name in options}
     fields["num_replicas"] = options.get("replicas", 1)
@@ -54,12 +50,14 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     if options["model"] is not None:
         fields["model"] = options["model"]
     elif profile is not None:
-        own = {"dtype": profile.model.dtype, "device": profile.device.type}
-        fields |= {"model": profile.model.name, **{name: own[name] for name in own if fields[name] == _USUAL[name]}}
+        fields["model"] = profile.model.name
     if profile is not None:
+        own = {"dtype": profile.model.dtype, "device": profile.device.type}
+        fields |= {name: value for name, value in own.items() if fields[name] is None}
         fields["block_size"] = profile.block_size
         if options["threads"] is None and profile.device.type == "cpu":
             fields["threads"] = profile.device.threads
+    fields = {name: value for name, value in fields.items() if value is not None}
     return make_scenario(**_merge(fields, _parse_sets(options["fields"] or ())))
 
 
@@ -73,6 +71,24 @@ def parse_slo(words: Sequence[str]) -> dict[str, float]:
         except ValueError as error:
             raise ExperimentError(f"--slo {word}: give a name and a limit in ms, such as ttft_ms=500.") from error
     return limits
+
+
+def parse_policies(text: str) -> list[str]:
+    """Policies separated by commas; a policy's own options (``name:a=1,b=2``) stay with it."""
+    found: list[str] = []
+    for part in text.split(","):
+        if found and "=" in part and ":" not in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
+def parse_clock(text: str) -> bool:
+    """Whether the wall clock paces the replay."""
+    if text not in ("sim", "wall"):
+        raise ExperimentError(f"--clock {text}: give sim or wall.")
+    return text == "wall"
 
 
 def parse_list(option: str, text: str) -> list[int]:

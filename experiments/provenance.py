@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def provenance(*packages: str) -> dict[str, str]:
     return found | {"commit": _commit()}
 
 
+@lru_cache
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -22,6 +24,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+@lru_cache
 def _commit() -> str:
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():

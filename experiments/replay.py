@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..sim.cost.models import CostModel, HostTerm
-from ..sim.cost.profile import Profile, load_profile
+from ..sim.cost.profile import ModelFacts, Profile, load_profile
 from ..sim.cost_backend import CostModelBackend
 from .errors import ExperimentError
 from .kv_pool import num_gpu_blocks
@@ -68,3 +68,13 @@ def check_profile(profile: Profile, scenario: Scenario) -> None:
     """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for."""
     s = scenario
     profile.check(model=s.model, dtype=s.dtype, device=s.device, threads=s.threads, block_size=s.block_size)
+    check_context(s, profile.model)
+
+
+def check_context(scenario: Scenario, model: ModelFacts) -> None:
+    """Raise ``ExperimentError`` if ``scenario`` asks for more context than ``model`` has."""
+    if scenario.max_model_len > model.max_model_len:
+        raise ExperimentError(
+            f"max_model_len is {scenario.max_model_len}, but {model.name} has a context of {model.max_model_len} "
+            f"tokens: lower max_model_len."
+        )

@@ -97,6 +97,9 @@ class Scenario(_Part):
     """Share of a prompt's KV blocks that a replica must have been sent before, for ``prefix_affinity`` to choose it."""
     slo: dict[str, float] = {}
     """Limits in ms: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
+    device_class: Literal["cpu", "gpu", "large_gpu"] | None = None
+    """Whose defaults vLLM would take: a CPU, a GPU, or one with at least 70 GiB (not the A100); by ``device`` if not
+    set."""
     default_cell: Literal["llm_class", "server"] = "server"
     """Which of vLLM's two defaults for the device class counts as "the default"."""
     seed: int = 0

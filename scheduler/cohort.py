@@ -86,6 +86,10 @@ class Cohort:
         """Rank → seat of those whose next token starts a new block. In no particular order; do not change it."""
         return self._crossers[self.clock % self.block_size]
 
+    def lacks_block(self, seat: Seat) -> bool:
+        """Whether a member's next token has no block yet: one that was padded may have it already."""
+        return len(seat.block_table) * self.block_size <= seat.offset + self.clock
+
     def fillers(self) -> dict[int, Seat]:
         """Rank → seat of those whose next token fills its block."""
         return self._crossers[(self.clock + 1) % self.block_size]

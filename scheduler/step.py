@@ -97,7 +97,8 @@ class Step:
     @property
     def num_blocks_to_decode(self) -> int:
         """Blocks that one more token for every decode takes."""
-        return len(self._scheduler.cohort.crossers())
+        cohort = self._scheduler.cohort
+        return sum(cohort.lacks_block(seat) for seat in cohort.crossers().values())
 
     @property
     def num_preempted(self) -> int:
@@ -244,9 +245,10 @@ class Step:
         """Everybody decodes and blocks suffice: only who begins or fills a block is touched."""
         scheduler = self._scheduler
         if crossers:
-            take = scheduler.pool.take_one
+            take, lacks_block = scheduler.pool.take_one, scheduler.cohort.lacks_block
             for rank in sorted(crossers):
-                crossers[rank].block_table.append(take())
+                if lacks_block(crossers[rank]):
+                    crossers[rank].block_table.append(take())
         if scheduler.pool.caches_prefixes:
             fillers = scheduler.fillers()
             for rank in sorted(fillers):

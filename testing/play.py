@@ -54,7 +54,7 @@ class Sealed(Request):
         """The truth. Raises ``PolicyViolation`` for a reader that could not know it."""
         reader = sys._getframe(1)
         module = str(reader.f_globals.get("__name__", ""))
-        if module.split(".")[0] != _HOME or module.startswith(f"{_HOME}.scheduler.policies"):
+        if module.split(".", maxsplit=1)[0] != _HOME or module.startswith(f"{_HOME}.scheduler.policies"):
             raise PolicyViolation(
                 BLIND,
                 f"{module}, line {reader.f_lineno}, reads output_len, which no server knows: use max_tokens or "

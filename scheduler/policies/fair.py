@@ -87,6 +87,7 @@ class Fair(VllmV1):
     """Service of an output token (w_q)."""
 
     name = "fair"
+    can_leap = False  # whose turn it is changes with every token
 
     def __post_init__(self) -> None:
         self._served: dict[str, float] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from ..errors import InfeasibleBatch
@@ -40,8 +40,10 @@ class StaticBatch(Policy):
         group = list(islice(step.waiting, step.config.admission_limit_seqs))
         longest = max(request.num_tokens for request in group)
         _check_rectangle(step, len(group), longest)
-        for request in group:
-            step.admit_next(whole=True)
+        step.threshold_tokens = 0  # nothing is cut in a rectangle
+        admitted = list(takewhile(lambda _: step.admit_next(whole=True), group))  # a watermark may end it
+        longest = max(request.num_tokens for request in admitted)
+        for request in admitted:
             if request.num_tokens < longest:
                 step.pad(request, request.num_tokens, longest - request.num_tokens)
 
