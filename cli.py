@@ -97,6 +97,8 @@ SloOption = Annotated[
     list[str] | None, typer.Option("--slo", help="ttft_ms=500, tpot_ms=50 or e2el_ms=9000; repeat for several.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed")]
+WorkersOption = Annotated[int, typer.Option("--workers", "-j", help="Predictions at a time (measurements run alone).")]
+BackendOption = Annotated[str, typer.Option("--backend", help="Where predictions run: loky, ray or dask.")]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -147,6 +149,9 @@ def replay(
         str, typer.Option("--clock", help="sim (idle time is skipped) or wall (arrivals in real time).")
     ] = "sim",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the run to this folder.")] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Write it while it goes: a trace of any length in bounded memory.")
+    ] = False,
     trace: TraceOption = "azure-conv-like",
     requests: RequestsOption = None,
     rate_scale: RateOption = 1.0,
@@ -173,13 +178,14 @@ def replay(
     seed: SeedOption = 0,
 ) -> None:
     """Replay one scenario, predicted from a profile or measured on the executor."""
-    from .experiments.options import parse_clock, scenario_from_options
+    from .experiments.options import parse_clock, parse_stream, scenario_from_options
     from .experiments.render import print_run
     from .experiments.replay import replay as run
 
     scenario = scenario_from_options(locals())
-    done = run(scenario, profile=profile, measured=measured, wall_clock=parse_clock(clock))
-    if output is not None:
+    wall_clock, stream_to = parse_clock(clock), parse_stream(stream, output)
+    done = run(scenario, profile=profile, measured=measured, wall_clock=wall_clock, stream_to=stream_to)
+    if output is not None and stream_to is None:
         done.save(output)
     print_run(done, output)
 
@@ -198,9 +204,12 @@ def sweep(
     ] = None,
     measure: Annotated[str | None, typer.Option(help="Cells to measure: a number, or all.")] = None,
     repeats: Annotated[int, typer.Option(help="How often each is measured.")] = 1,
-    workers: Annotated[
-        int, typer.Option("--workers", "-j", help="Predictions at a time (measurements run alone).")
-    ] = 2,
+    workers: WorkersOption = 2,
+    backend: BackendOption = "loky",
+    search: Annotated[
+        bool,
+        typer.Option("--search", help="Leave out cells that do badly on a part of the trace; each with its reason."),
+    ] = False,
     trace: TraceOption = "azure-conv-like",
     requests: RequestsOption = None,
     rate_scale: RateOption = 1.0,
@@ -223,6 +232,7 @@ def sweep(
 ) -> None:
     """Predict a grid of both knobs, measure some or all of its cells, recommend."""
     from .experiments.options import parse_list, parse_measure, parse_policies, scenario_from_options
+    from .experiments.pool import parse_backend
     from .experiments.render import print_sweep, sweep_progress
     from .experiments.sweep import sweep as run
 
@@ -239,9 +249,69 @@ def sweep(
             measure=parse_measure(measure),
             repeats=repeats,
             workers=workers,
+            backend=parse_backend(backend),
+            search=search,
             progress=progress,
         )
     print_sweep(done)
+
+
+@app.command(rich_help_panel=PREDICT)
+def capacity(
+    profile: Annotated[Path, typer.Option("--profile", "-p", help="Profile that calibrate wrote.")],
+    slo: SloOption = None,
+    attainment: Annotated[
+        float | None, typer.Option(help="Share of requests that must meet every SLO (instead of the P99s).")
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="How exact the rate is, as a share.")] = 0.02,
+    seqs: Annotated[str | None, typer.Option("--seqs", help="Several values of max_num_seqs: a grid.")] = None,
+    tokens: Annotated[str | None, typer.Option("--tokens", help="Several values of max_num_batched_tokens.")] = None,
+    workers: WorkersOption = 2,
+    backend: BackendOption = "loky",
+    trace: TraceOption = "azure-conv-like",
+    requests: RequestsOption = None,
+    prompt_scale: PromptScale = 1.0,
+    output_scale: OutputScale = 1.0,
+    max_prompt_tokens: MaxPrompt = None,
+    max_output_tokens: MaxOutput = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    replicas: ReplicasOption = 1,
+    router: RouterOption = "round_robin",
+    policy: PolicyOption = "vllm_v1",
+    max_num_seqs: SeqsOption = 128,
+    max_num_batched_tokens: TokensOption = 2048,
+    max_model_len: ModelLenOption = 4096,
+    num_gpu_blocks: BlocksOption = None,
+    kv_memory_bytes: KvBytesOption = None,
+    fields: SetOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """The highest request rate within the SLOs, with every rate tried; over a grid with --seqs or --tokens."""
+    from .experiments import capacity as module
+    from .experiments.options import parse_list, scenario_from_options
+    from .experiments.pool import parse_backend
+    from .experiments.render_capacity import print_capacity, print_frontier
+    from .sim.cost.profile import load_profile
+
+    scenario = scenario_from_options({**locals(), "rate_scale": 1.0, "offline": False, "clients": None})
+    loaded = load_profile(profile)
+    if seqs is None and tokens is None:
+        print_capacity(module.capacity(scenario, loaded, attainment=attainment, tolerance=tolerance))
+        return
+    points = module.frontier(
+        scenario,
+        loaded,
+        attainment=attainment,
+        tolerance=tolerance,
+        max_num_seqs=parse_list("--seqs", seqs) if seqs else [max_num_seqs],
+        max_num_batched_tokens=parse_list("--tokens", tokens) if tokens else [max_num_batched_tokens],
+        workers=workers,
+        backend=parse_backend(backend),
+    )
+    print_frontier(points)
 
 
 @app.command(rich_help_panel=LOOK)

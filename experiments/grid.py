@@ -16,6 +16,7 @@ DEFAULTS = {
 }
 """vLLM 0.33's (max_num_seqs, max_num_batched_tokens) by device class: a CPU at world size 1; GPUs; GPUs with at least
 70 GiB (H100, H200; not the A100)."""
+Status = Literal["ok", "infeasible", "failed", "skipped"]
 
 
 class Cell(NamedTuple):
@@ -36,10 +37,12 @@ class Cell(NamedTuple):
 
 
 class CellResult(NamedTuple):
-    """One cell, predicted: its metrics, or why it cannot work."""
+    """One cell, predicted: its metrics, or why there are none: it cannot work, predicting it failed twice, or a search
+    left it out.
+    """
 
     cell: Cell
-    status: Literal["ok", "infeasible"]
+    status: Status
     reason: str
     num_gpu_blocks: int
     metrics: dict[str, float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from ..sim.cost.profile import load_profile
@@ -89,6 +90,13 @@ def parse_clock(text: str) -> bool:
     if text not in ("sim", "wall"):
         raise ExperimentError(f"--clock {text}: give sim or wall.")
     return text == "wall"
+
+
+def parse_stream(stream: bool, output: Path | None) -> Path | None:
+    """Where a run goes that is written while it is made."""
+    if stream and output is None:
+        raise ExperimentError("--stream needs a folder: give --output.")
+    return output if stream else None
 
 
 def parse_list(option: str, text: str) -> list[int]:

@@ -58,6 +58,12 @@ REPLICA_COLUMNS = (
     ("Cached tok", "cached_tokens", 0),
 )
 LABELS = {metric: f"{label} ({unit})" if unit else label for label, metric, unit, _ in ROWS}
+NAMES = {metric: label for label, metric, _, _ in ROWS} | {
+    "median_ttft_ms": "TTFT median",
+    "p99_tpot_ms": "TPOT P99",
+    "mean_itl_ms": "ITL mean",
+    "p99_e2el_ms": "E2E P99",
+}
 
 
 @contextmanager
@@ -115,7 +121,7 @@ def print_profile(profile: Profile, path: Path) -> None:
         f"{profile.device.threads} threads: {fit.num_batches} batches, {fit.num_rounds} rounds, "
         f"{fit.seconds_measured:.0f} s; repeat noise {fit.repeat_noise_percent:.1f} %"
     )
-    console.print(table)
+    _print_table(console, table)
     console.print(
         f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
         f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
@@ -131,14 +137,14 @@ def print_run(run: Run, path: Path | None) -> None:
         if name in metrics and (metrics[name] or name not in ("padded_tokens", "mean_gate_ms")):
             table.add_row(label, number(metrics[name], digits), unit)
     console = Console()
-    console.print(table)
+    _print_table(console, table)
     shares = {bound: metrics[f"bound_{bound.name.lower()}_share"] for bound in Bound}
     named = ", ".join(f"{bound.name.lower()} {share:.0%}" for bound, share in shares.items())
     console.print(
         f"Active bound, share of busy time: {named}. KV pool: {run.num_gpu_blocks} blocks of {scenario.block_size}."
     )
     if scenario.num_replicas > 1:
-        console.print(_replicas_table(run))
+        _print_table(console, _replicas_table(run))
     if path is not None:
         console.print(f"Wrote {path}")
 
@@ -149,15 +155,15 @@ def print_sweep(sweep: Sweep) -> None:
 
     console = Console()
     results = sweep.predicted()
-    infeasible = [result for result in results if result.status == "infeasible"]
+    without = [result for result in results if result.status != "ok"]
     measured = {cell: sweep.measured_metrics(cell) for cell in sweep.measured_cells()}
     objective = sweep.spec.objective
     for policy in sweep.spec.policies:
-        console.print(_grid_table(sweep, policy, measured))
-    for result in infeasible[:3]:
+        _print_table(console, _grid_table(sweep, policy, measured))
+    for result in without[:3]:
         console.print(f"[dim]{result.cell.key}: {result.reason}[/]")
-    if len(infeasible) > 3:
-        console.print(f"[dim](and {len(infeasible) - 3} more infeasible cells)[/]")
+    if len(without) > 3:
+        console.print(f"[dim](and {len(without) - 3} more cells without a prediction)[/]")
     console.print(recommend(sweep).sentence)
     console.print(f"[dim]{LABELS.get(objective, objective)}, predicted (measured). Results in {sweep.folder}[/]")
 
@@ -178,9 +184,9 @@ def print_comparison(comparison: object) -> None:
     for row in summary.to_dict("records"):
         if row["metric"] not in ("peak_waiting", "num_preemptions"):
             name = str(row["metric"])
-            table.add_row(LABELS.get(name, name), *(number(row[column], 1) for column in columns))
-    console.print(table)
-    console.print(_split_table(comparison))
+            table.add_row(NAMES.get(name, name), *(number(row[column], 1) for column in columns))
+    _print_table(console, table)
+    _print_table(console, _split_table(comparison))
     regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
     objective = LABELS.get(comparison.objective, comparison.objective)
     console.print(f"Regret in {objective}, by who chooses: {regret}.")
@@ -252,11 +258,11 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
         "seqs \\ tokens", *(f"{budget:,}" for budget in budgets), title=f"{policy}: {LABELS.get(objective, objective)}"
     )
     for seqs in sorted({cell.max_num_seqs for cell in cells}):
-        row = []
+        row: list[str] = []
         for budget in budgets:
             result = results.get(cell := Cell(policy, seqs, budget))
-            if result is None or result.status == "infeasible":
-                row.append("" if result is None else "infeasible")
+            if result is None or result.status != "ok":
+                row.append("" if result is None else result.status)
                 continue
             text = number(result.metrics[objective], 1)
             if runs := measured.get(cell):
@@ -277,7 +283,7 @@ def _split_table(comparison: object) -> Table:
     for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms"):
         rows = comparison.split[comparison.split["metric"] == name]
         shares = [100.0 * (rows[part] / rows["measured"]).mean() for part in ("rest", "cost", "schedule")]
-        table.add_row(LABELS[name], *(f"{share:+.1f}" for share in shares))
+        table.add_row(NAMES[name], *(f"{share:+.1f}" for share in shares))
     return table
 
 
@@ -288,8 +294,17 @@ def _slope_us(profile: Profile) -> float:
 
 
 def _table(*heads: str, title: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    table = Table(title=title, header_style="dim", box=None, pad_edge=False)
     table.add_column(heads[0])
     for head in heads[1:]:
         table.add_column(head, justify="left" if head in ("Unit", "What it does", "Options") else "right")
     return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """A table under its title on a line of its own: rich would wrap it to the table's width."""
+    if table.title:
+        console.print(f"[bold]{table.title}[/]", highlight=False)
+        table.title = None
+    console.print(table)
+    console.print()

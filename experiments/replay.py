@@ -8,6 +8,7 @@ from typing import Any
 from ..sim.cost.models import CostModel, HostTerm
 from ..sim.cost.profile import ModelFacts, Profile, load_profile
 from ..sim.cost_backend import CostModelBackend
+from ..sim.spill import Sink
 from .errors import ExperimentError
 from .kv_pool import num_gpu_blocks
 from .provenance import provenance
@@ -22,10 +23,12 @@ def replay(
     profile: Profile | str | Path | None = None,
     measured: bool = False,
     wall_clock: bool = False,
+    stream_to: str | Path | None = None,
     **fields: Any,
 ) -> Run:
     """Replay a scenario: predicted from ``profile``, or measured on the executor (``wall_clock``: with arrivals in
-    real time, instead of skipping idle time).
+    real time, instead of skipping idle time). ``stream_to`` is a folder into which a prediction is written while it
+    goes (``spill.predict_to``).
 
     ``fields`` are those of ``Scenario`` (or changes to ``scenario``). Raises ``BatchTwinError`` or ``TraceError``
     with one sentence for whatever is wrong with the input.
@@ -35,23 +38,33 @@ def replay(
     if wall_clock and not measured:
         raise ExperimentError("Only a measured run can be paced by the wall clock: measure, or use the clock sim.")
     if measured:
+        if stream_to is not None:
+            raise ExperimentError("Only a prediction is written while it goes: measure without --stream.")
         check_measurable(chosen)
         from .measure import Device
 
         return Device.of(chosen).measure(chosen, wall_clock=wall_clock)
     if loaded is None:
         raise ExperimentError("A prediction needs a profile: write one with batchtwin calibrate and give it.")
+    if stream_to is not None:
+        from .spill import predict_to
+
+        return predict_to(stream_to, chosen, loaded)
     return predict(chosen, loaded)
 
 
-def predict(scenario: Scenario, profile: Profile, cost_model: CostModel | None = None) -> Run:
-    """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines)."""
+def predict(
+    scenario: Scenario, profile: Profile, cost_model: CostModel | None = None, *, sink: Sink | None = None
+) -> Run:
+    """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines). With a ``sink``
+    the records go there as they come.
+    """
     check_profile(profile, scenario)
     blocks = num_gpu_blocks(scenario, profile.model)
     model = cost_model or profile.cost_model
     host = profile.host if cost_model is None else HostTerm()
     backends = [CostModelBackend(model, host) for _ in range(scenario.num_replicas)]
-    records = run_scenario(scenario, blocks, *backends)
+    records = run_scenario(scenario, blocks, *backends, sink=sink)
     about = provenance("simpy", "numpy") | {"profile": profile.hash(), "cost_model": model.name}
     return Run(scenario, "predicted", records, blocks, about)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,7 +18,11 @@ from ..sim.records import ITERATION_COLUMNS, REQUEST_COLUMNS, Columns, Records
 from .errors import ExperimentError
 from .scenario import Scenario, load_scenario
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FORMAT = 1
+GAP_COLUMNS = ("from_iteration", "to_iteration")
 Kind = Literal["predicted", "measured"]
 _FILES = frozenset(("run.json", "scenario.json", "requests.parquet", "iterations.parquet", "gaps.parquet"))
 
@@ -40,27 +46,39 @@ class Run:
         """Write the run as Parquet and JSON, complete or not at all, in the place of an earlier run. Raises
         ``ExperimentError`` if the disk fails or the folder holds anything else.
         """
-        folder = Path(folder).resolve()
-        scratch = folder.with_name(folder.name + ".part")
-        with writing(folder):
-            _check_replaceable(folder)
-            scratch.mkdir(parents=True, exist_ok=True)
+        with replacing(Path(folder).resolve()) as scratch:
             _write_table(self.records.requests, scratch / "requests.parquet")
             _write_table(self.records.iterations, scratch / "iterations.parquet")
-            gaps = {"from_iteration": self.records.gaps[:, 0], "to_iteration": self.records.gaps[:, 1]}
+            gaps = dict(zip(GAP_COLUMNS, self.records.gaps.T, strict=True))
             _write_table(gaps, scratch / "gaps.parquet")
-            (scratch / "scenario.json").write_text(self.scenario.model_dump_json(indent=2) + "\n")
-            head = {
-                "format": FORMAT,
-                "kind": self.kind,
-                "num_gpu_blocks": self.num_gpu_blocks,
-                "metrics": self.metrics,
-                "provenance": self.provenance,
-            }
-            (scratch / "run.json").write_text(json.dumps(head, indent=2) + "\n")
-            if folder.exists():
-                shutil.rmtree(folder)
-            scratch.rename(folder)
+            self.write_head(scratch)
+
+    def write_head(self, folder: Path) -> None:
+        """Write all but the records."""
+        (folder / "scenario.json").write_text(self.scenario.model_dump_json(indent=2) + "\n")
+        head = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "num_gpu_blocks": self.num_gpu_blocks,
+            "metrics": self.metrics,
+            "provenance": self.provenance,
+        }
+        (folder / "run.json").write_text(json.dumps(head, indent=2) + "\n")
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write a run into, which takes the place of ``folder`` when the block has ended well. Raises
+    ``ExperimentError`` if the disk fails or ``folder`` holds anything but a run.
+    """
+    scratch = folder.with_name(folder.name + ".part")
+    with writing(folder):
+        _check_replaceable(folder)
+        scratch.mkdir(parents=True, exist_ok=True)
+        yield scratch
+        if folder.exists():
+            shutil.rmtree(folder)
+        scratch.rename(folder)
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -73,9 +91,14 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _write_table(columns: Columns, path: Path) -> None:
-    """Parquet of float64 and int64 columns, from their own memory: pyarrow's conversion would import pandas."""
-    import pyarrow as pa
     from pyarrow import parquet
+
+    parquet.write_table(arrow_table(columns), path)
+
+
+def arrow_table(columns: Columns) -> pa.Table:
+    """float64 and int64 columns as an Arrow table, from their own memory: pyarrow's conversion would import pandas."""
+    import pyarrow as pa
 
     arrays = [
         pa.Array.from_buffers(
@@ -83,7 +106,7 @@ def _write_table(columns: Columns, path: Path) -> None:
         )
         for values in columns.values()
     ]
-    parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), path)
+    return pa.Table.from_arrays(arrays, names=list(columns))
 
 
 def load_run(folder: str | Path) -> Run:
@@ -99,7 +122,7 @@ def load_run(folder: str | Path) -> Run:
         }
         for table, expected in (("requests", REQUEST_COLUMNS), ("iterations", ITERATION_COLUMNS)):
             columns[table] = {name: columns[table][name] for name in expected}
-        gaps = np.column_stack((columns["gaps"]["from_iteration"], columns["gaps"]["to_iteration"]))
+        gaps = np.column_stack([columns["gaps"][name] for name in GAP_COLUMNS])
         scenario = load_scenario(folder / "scenario.json")
         return Run(
             scenario=scenario,

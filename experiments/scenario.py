@@ -23,13 +23,15 @@ class _Part(BaseModel):
 
 
 class TraceSpec(_Part):
-    """Which requests, in this order of verbs: read, slice, thin, scale lengths, scale arrivals."""
+    """Which requests, in this order of verbs: read, slice, thin, repeat, scale lengths, scale arrivals."""
 
     source: str = "azure-conv-like"
     """A file, or the name of a generator."""
     start: int = Field(0, ge=0)
     num_requests: int | None = Field(None, ge=1)
     thin: float = Field(1.0, gt=0, le=1)
+    repeat: int = Field(1, ge=1)
+    """So many times, one after another."""
     prompt_scale: float = Field(1.0, gt=0)
     output_scale: float = Field(1.0, gt=0)
     max_prompt_tokens: int | None = Field(None, ge=1)
@@ -43,14 +45,21 @@ class TraceSpec(_Part):
         return _load(self)
 
 
+@lru_cache(maxsize=2)
+def _read(source: str, seed: int) -> Trace:
+    return load_trace(source, seed=seed)
+
+
 @lru_cache(maxsize=4)
 def _load(spec: TraceSpec) -> Trace:
-    trace = load_trace(spec.source, seed=spec.seed)
+    trace = _read(spec.source, spec.seed)
     if spec.start or spec.num_requests is not None:
         stop = len(trace) if spec.num_requests is None else spec.start + spec.num_requests
         trace = trace.slice(spec.start, stop)
     if spec.thin < 1:
         trace = trace.thin(spec.thin, spec.seed)
+    if spec.repeat > 1:
+        trace = trace.repeat(spec.repeat)
     limits = (spec.max_prompt_tokens, spec.max_output_tokens)
     if (spec.prompt_scale, spec.output_scale) != (1, 1) or limits != (None, None):
         trace = trace.scale_lengths(spec.prompt_scale, spec.output_scale, *limits)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
-from joblib import Parallel, delayed
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..scheduler.errors import BatchTwinError
 from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
+from .cells import predict_cells
 from .errors import ExperimentError
 from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
-from .replay import check_measurable, check_profile, predict
+from .halving import halve
+from .pool import Backend, Pool, open_pool
+from .replay import check_measurable, check_profile
 from .run import Run, load_run, read_head, writing
 from .scenario import Scenario
 
 FORMAT = 1
-NULLS = ("constant", "roofline_affine")
-"""Baselines that every sweep predicts as well, so that what the fitted law adds can be seen."""
 Progress = Callable[[str, int, int], None]
 """``(what, done, total)``."""
 OBJECTIVES = ("output_throughput", "request_throughput", "total_token_throughput", "request_goodput")
@@ -43,6 +41,8 @@ class SweepSpec(BaseModel):
     objective: str = "output_throughput"
     trace_digest: str
     profile_hash: str
+    search: bool = False
+    """Whether cells may be left out by successive halving."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -91,19 +91,34 @@ class Sweep:
         """Cells with at least one measured run."""
         return [cell for cell in self.spec.cells if self._measured_folders(cell)]
 
-    def predict(self, *, workers: int = 1, progress: Progress | None = None) -> None:
-        """Predict every cell that is not there yet, ``workers`` at a time; each is written as it finishes."""
-        missing = [cell for cell in self.spec.cells if self._load(cell) is None]
-        done = len(self.spec.cells) - len(missing)
-        jobs = (delayed(_predict_cell)(cell, self.spec, self.profile) for cell in missing)
-        if progress:
-            progress("predicting", done, len(self.spec.cells))
-        with _closing(Parallel(n_jobs=workers, return_as="generator_unordered")(jobs)) as results:
-            for result in results:
-                self._store(result)
-                done += 1
-                if progress:
-                    progress("predicting", done, len(self.spec.cells))
+    def predict(self, *, workers: int = 1, backend: Backend = "loky", progress: Progress | None = None) -> None:
+        """Predict every cell that is not there yet or failed before, ``workers`` at a time; each is written as it
+        finishes. With ``search`` in the spec some are left out, each with its reason.
+        """
+        missing = [cell for cell in self.spec.cells if (got := self._load(cell)) is None or got.status == "failed"]
+        report = _counter(progress, len(self.spec.cells) - len(missing), len(self.spec.cells))
+        with open_pool(backend, workers) as pool:
+            if self.spec.search and missing:
+                skipped = self._search(pool)
+                for cell in (cell for cell in missing if cell in skipped):
+                    self._store(CellResult(cell, "skipped", skipped[cell], 0, {}, {}))
+                    report()
+                missing = [cell for cell in missing if cell not in skipped]
+            with closing(predict_cells(missing, self.spec.scenario, self.profile, pool)) as results:
+                for result in results:
+                    self._store(result)
+                    report()
+
+    def _search(self, pool: Pool[CellResult]) -> dict[Cell, str]:
+        """Who is left out and why: from ``search.json``, which is written when the last round has ended."""
+        path = self.folder / "search.json"
+        if not path.exists():
+            spec = self.spec
+            rungs = halve(spec.grid, spec.scenario, self.profile, spec.objective, pool)
+            _write_json(path, {"format": FORMAT, "rounds": [rung.by_key() for rung in rungs]})
+        rounds = read_head(path, FORMAT, "rounds")["rounds"]
+        why = {key: reason for row in rounds for key, reason in row["skipped"].items()}
+        return {cell: why[cell.key] for cell in self.spec.grid if cell.key in why}
 
     def measure(self, k: int | None, *, repeats: int = 1, progress: Progress | None = None) -> None:
         """Measure all feasible cells, or a designed subset of at least ``k``; repeats are interleaved (every cell
@@ -156,11 +171,29 @@ class Sweep:
 
     def _store(self, result: CellResult) -> None:
         path = self._cell_folder(result.cell) / "predicted.json"
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = path.with_suffix(".part")
-            scratch.write_text(json.dumps({"format": FORMAT, **result._asdict()}, indent=1) + "\n")
-            scratch.rename(path)
+        _write_json(path, {"format": FORMAT, **result._asdict()})
+
+
+def _write_json(path: Path, head: dict[str, Any]) -> None:
+    """Complete or not at all."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(".part")
+        scratch.write_text(json.dumps(head, indent=1) + "\n")
+        scratch.rename(path)
+
+
+def _counter(progress: Progress | None, done: int, total: int) -> Callable[[], None]:
+    """Reports what is done already, and one more at every call."""
+    counts = iter(range(done, total + 1))
+
+    def report() -> None:
+        count = next(counts)
+        if progress:
+            progress("predicting", count, total)
+
+    report()
+    return report
 
 
 def sweep(
@@ -175,12 +208,15 @@ def sweep(
     measure: int | Literal["all"] | None = None,
     repeats: int = 1,
     workers: int = 1,
+    backend: Backend = "loky",
+    search: bool = False,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Predict a grid, and measure ``measure`` cells of it (a number, ``"all"`` or None).
+    """Predict a grid, and measure ``measure`` cells of it (a number, ``"all"`` or None). ``backend`` says where the
+    predictions run, and changes no byte; with ``search`` cells that cannot matter are left out (``halve``).
 
     What ``folder`` already holds of this very sweep is kept and not computed again. Raises ``BatchTwinError`` or
-    ``TraceError`` for bad input; an infeasible cell is marked and the sweep goes on.
+    ``TraceError`` for bad input; an infeasible cell, or one that fails twice, is marked and the sweep goes on.
     """
     for option, count in (("workers", workers), ("repeats", repeats), ("measure", measure)):
         if isinstance(count, int) and count < 1:
@@ -197,11 +233,12 @@ def sweep(
         objective=_objective(objective, scenario),
         trace_digest=scenario.trace.load().digest(),
         profile_hash=loaded.hash(),
+        search=search,
     )
     for policy in spec.policies:
         load_policy(policy)
     made = _create_or_resume(Path(folder), spec, loaded)
-    made.predict(workers=workers, progress=progress)
+    made.predict(workers=workers, backend=backend, progress=progress)
     if measure is not None:
         made.measure(None if measure == "all" else measure, repeats=repeats, progress=progress)
     return made
@@ -255,24 +292,3 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _leaves(item, f"{prefix}{name}.")
         else:
             yield prefix + name, item
-
-
-@contextmanager
-def _closing(results: Generator[CellResult, None, None]) -> Iterator[Iterator[CellResult]]:
-    """Ends the workers with the block. That an interruption cancels tasks needs no warning."""
-    try:
-        yield results
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            results.close()
-
-
-def _predict_cell(cell: Cell, spec: SweepSpec, profile: Profile) -> CellResult:
-    try:
-        scenario = cell.of(spec.scenario)
-        run = predict(scenario, profile)
-        nulls = {name: predict(scenario, profile, profile.null(name)).metrics for name in NULLS}
-    except BatchTwinError as error:
-        return CellResult(cell, "infeasible", str(error), 0, {}, {})
-    return CellResult(cell, "ok", "", run.num_gpu_blocks, run.metrics, nulls)

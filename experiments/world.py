@@ -16,6 +16,7 @@ from ..sim.records import Recorder, Records
 from ..sim.replica import Replica
 from ..sim.router import Router, make_rule
 from ..sim.server import Server
+from ..sim.spill import Sink, SpillingRecorder
 from .errors import ExperimentError
 from .scenario import Scenario
 
@@ -27,21 +28,29 @@ def run_scenario(
     host_clock: Callable[[], float] | None = None,
     clock: Clock | None = None,
     leap: bool = True,
+    sink: Sink | None = None,
 ) -> Records:
     """Replay ``scenario`` to its end, each replica (``num_gpu_blocks`` each) on a backend of its own. The same for both
-    worlds; nothing else differs. Raises ``ExperimentError`` if there are not as many backends as replicas.
+    worlds; nothing else differs. With a ``sink`` (one replica only) the records go there as they come. Raises
+    ``ExperimentError`` if there are not as many backends as replicas.
     """
     if len(backends) != scenario.num_replicas:
         raise ExperimentError(
             f"The scenario has {scenario.num_replicas} replicas, but there are backends for {len(backends)}: a device "
             f"measures one replica, several are predicted only."
         )
-    requests = scenario.trace.load().requests()
+    trace = scenario.trace.load()
+    requests = trace.iter_requests()
     clock = clock or Clock()
     config = scenario.config(num_gpu_blocks)
     start = partial(Replica, clock, depth=2 if scenario.async_scheduling else 1, leap=leap, host_clock=host_clock)
     replicas = [
-        start(Scheduler(config, scenario.policy), backend, Recorder(len(requests), index), index=index)
+        start(
+            Scheduler(config, scenario.policy),
+            backend,
+            Recorder(len(trace), index) if sink is None else SpillingRecorder(sink),
+            index=index,
+        )
         for index, backend in enumerate(backends)
     ]
     server: Server = replicas[0] if len(replicas) == 1 else _router(replicas, scenario)

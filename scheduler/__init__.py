@@ -8,6 +8,7 @@ from .request import Request, RequestStatus
 from .scheduler import Scheduler
 from .shapes import ForwardShapes, PaddedRectangle, forward_shapes, padded_rectangle
 from .step import Step
+from .waiting import SortedQueue, WaitingQueue
 
 __all__ = [
     "POLICIES",
@@ -25,8 +26,10 @@ __all__ = [
     "RequestStatus",
     "Scheduler",
     "SchedulerConfig",
+    "SortedQueue",
     "Step",
     "UnknownPolicy",
+    "WaitingQueue",
     "forward_shapes",
     "load_policy",
     "padded_rectangle",

@@ -6,6 +6,8 @@ record can be laid under another clock (``retimed``), which is how an error is s
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,38 +19,12 @@ from ..scheduler.request import Request
 from .backend import Execution
 from .cost.features import Features
 from .cost_backend import Steady
+from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows
 
 FloatArray = NDArray[np.float64]
-Columns = dict[str, NDArray[Any]]
+Columns = Mapping[str, NDArray[Any]]
 
-ITERATION_TIMES = ("start_s", "end_s", "host_s", "device_s")
-ITERATION_COUNTS = (
-    "num_tokens",
-    "num_seqs",
-    "num_running",
-    "num_waiting",
-    "num_decodes",
-    "num_decode_kv_tokens",
-    "num_prefills",
-    "num_prefill_tokens",
-    "prefill_attention_work",
-    "num_samples",
-    "num_padded_tokens",
-    "num_padded_rows",
-    "num_padded_decodes",
-    "num_padded_kv_tokens",
-    "padded_attention_work",
-    "num_blocks_swapped",
-    "num_preempted",
-    "num_recomputed_tokens",
-    "num_cached_tokens",
-    "num_free_blocks",
-    "bound",
-    "previous_tick",
-    "num_itl",
-)
-"""``previous_tick`` is the iteration in which the ``num_itl`` decodes of this one got their last token."""
-ITERATION_COLUMNS = (*ITERATION_TIMES, *ITERATION_COUNTS, "replica")
+ITERATION_COLUMNS = (*RECORDED, "replica")
 REQUEST_COLUMNS = (
     "due_s",
     "arrival_s",
@@ -64,7 +40,6 @@ REQUEST_COLUMNS = (
 who got it (−1 if nobody).
 """
 FLOAT_COLUMNS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s"))
-_CHUNK_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +71,22 @@ class Recorder:
 
     def __init__(self, num_requests: int, replica: int = 0) -> None:
         self.replica = replica
-        self._requests: dict[str, list[float]] = {name: [-1] * num_requests for name in REQUEST_COLUMNS}
+        self._requests: dict[str, MutableSequence[Any]] = {
+            name: array("d" if name in FLOAT_COLUMNS else "q", (-1,)) * num_requests for name in REQUEST_COLUMNS
+        }
         self._scheduled = self._requests["scheduled_at"]
         self._first = self._requests["first_token_at"]
-        self._last = [-1] * num_requests  # iteration of the last token so far, of those that left the cohort
-        self._seated = bytearray(num_requests)
-        self._rows: list[tuple[float, ...]] = []
+        self._last: MutableSequence[int] = (
+            array("q", (-1,)) * num_requests
+        )  # iteration of the last token so far, of those that left the cohort
+        self._seated: MutableSequence[int] = bytearray(num_requests)
+        self._rows = IterationRows()
         self._blocks: list[FloatArray] = []
         self._gaps: list[tuple[int, int]] = []
         self._last_tick = -1
         self._fresh: dict[int, Request] = {}  # who joined the cohort in an iteration without a tick
         self.num_iterations = 0
+        self._next_flush = CHUNK_ROWS
 
     def arrived(self, request: Request, due_s: float) -> None:
         """A request reached the server at ``request.arrival_s``."""
@@ -130,9 +110,9 @@ class Recorder:
             self._requests["last_token_at"][request.index] = i
             self._requests["num_output_tokens"][request.index] = request.num_output_tokens
             self._requests["num_preemptions"][request.index] = request.num_preemptions
-        self._rows.append(_row(batch, launched_s, execution, previous_tick, num_itl))
+        self._rows.steps.append(_row(batch, launched_s, execution, previous_tick, num_itl))
         self.num_iterations = i + 1
-        if len(self._rows) >= _CHUNK_ROWS:
+        if self.num_iterations >= self._next_flush:
             self._flush()
 
     @property
@@ -142,32 +122,32 @@ class Recorder:
 
     def leapt(self, features: Features, state: SteadyState, began_s: float, steady: Steady, free: list[int]) -> None:
         """A stretch of steady iterations ended (only if ``is_settled``)."""
-        rows, at = self._rows, self.num_iterations
-        decodes, kv = features.num_decodes, features.num_decode_kv_tokens
-        start_s, host_s = began_s, steady.host_s
-        head = (decodes, decodes, state.num_running, state.num_waiting, decodes)
+        at, num_steps = self.num_iterations, len(free)
+        decodes = features.num_decodes
+        head = (decodes, decodes, state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens)
         middle = (0, 0, 0.0, decodes, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
-        for i, (end_s, device_s, num_free) in enumerate(zip(steady.ends_s, steady.devices_s, free, strict=False), at):
-            rows.append((start_s, end_s, host_s, device_s, *head, kv, *middle, num_free, state.bound, i - 1, decodes))
-            start_s = end_s
-            kv += decodes
-        self.num_iterations = at + len(free)
+        times = (began_s, steady.ends_s[0], steady.host_s, steady.devices_s[0])
+        first = (*times, *head, *middle, free[0], state.bound, at - 1, decodes)
+        self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free)
+        self.num_iterations = at + num_steps
         self._last_tick = self.num_iterations - 1
-        if len(rows) >= _CHUNK_ROWS:
+        if self.num_iterations >= self._next_flush:
             self._flush()
 
     def records(self) -> Records:
         """Everything so far, as columns."""
         self._flush()
-        names = ITERATION_TIMES + ITERATION_COUNTS
-        table = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(names)))
-        iterations = {name: _column(name, table[:, i]) for i, name in enumerate(names)}
-        iterations["replica"] = np.full(len(table), self.replica, dtype=np.int64)
+        table = np.concatenate(self._blocks)
         return Records(
-            requests={name: _column(name, np.array(values)) for name, values in self._requests.items()},
-            iterations=iterations,
+            requests={name: column(name, np.array(values)) for name, values in self._requests.items()},
+            iterations=self._columns(table),
             gaps=np.array(self._gaps, dtype=np.int64).reshape(-1, 2),
         )
+
+    def _columns(self, table: FloatArray) -> Columns:
+        """Iterations as columns, with the replica."""
+        columns = {name: column(name, table[:, i]) for i, name in enumerate(RECORDED)}
+        return columns | {"replica": np.full(len(table), self.replica, dtype=np.int64)}
 
     def _unseat(self, batch: Batch) -> None:
         for request in (*batch.preempted, *batch.stalled):
@@ -207,9 +187,8 @@ class Recorder:
                 self._fresh[row] = request
 
     def _flush(self) -> None:
-        if self._rows:
-            self._blocks.append(np.array(self._rows, dtype=np.float64))
-            self._rows = []
+        self._next_flush = self.num_iterations + CHUNK_ROWS
+        self._blocks.append(self._rows.take())
 
 
 def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> tuple[float, ...]:
@@ -246,5 +225,6 @@ def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: i
     )
 
 
-def _column(name: str, values: NDArray[np.float64]) -> NDArray[Any]:
+def column(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """``values`` contiguous and of the type that this column has."""
     return np.ascontiguousarray(values, dtype=np.float64 if name in FLOAT_COLUMNS else np.int64)

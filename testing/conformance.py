@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -101,12 +102,11 @@ def _check_blind(workload: Workload, one: Played, other: Played) -> None:
     asks = workload.asks
     differing = {str(i) for i, ask in enumerate(asks) if ask.output_len != ask.other_output_len}
     for step, (mine, theirs) in enumerate(zip(one.decisions, other.decisions, strict=False)):
-        ended = differing & {*mine.finishing, *theirs.finishing}
-        if (mine if not ended else mine.rows) != (theirs if not ended else theirs.rows):
+        if replace(mine, finishing=()) != replace(theirs, finishing=()):
             raise PolicyViolation(
                 BLIND, f"step {step} is another one under other output lengths, of which none has been seen by then."
             )
-        if ended:
+        if differing & {*mine.finishing, *theirs.finishing}:
             return
 
 

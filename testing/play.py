@@ -9,7 +9,7 @@ from typing import Any
 
 from simpy.events import Event
 
-from ..scheduler import Batch, Policy, Request, RequestRefused
+from ..scheduler import Batch, Policy, Request, RequestRefused, RequestStatus
 from ..sim.backend import Backend, Execution
 from ..sim.clock import ARRIVAL, Clock
 from ..sim.records import Recorder, Records
@@ -49,7 +49,7 @@ class Sealed(Request):
 
     __slots__ = ("_sealed_len",)
 
-    @property  # type: ignore[override]
+    @property
     def output_len(self) -> int:
         """The truth. Raises ``PolicyViolation`` for a reader that could not know it."""
         reader = sys._getframe(1)
@@ -102,7 +102,7 @@ def play(
         raise PolicyViolation(NOBODY_LOST, f"{len(scheduler.unended)} requests have not ended, but nothing runs.")
     records = recorder.records()
     _check_clock(records)
-    aborted = frozenset(request.request_id for request in requests if request.status.name == "ABORTED")
+    aborted = frozenset(request.request_id for request in requests if request.status is RequestStatus.ABORTED)
     return Played(scheduler.decisions, records, frozenset(refused), aborted)
 
 

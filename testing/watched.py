@@ -54,7 +54,7 @@ class Watched(Scheduler):
         """Drop a request."""
         self._run(lambda: super(Watched, self).abort(request_id))
         self.unended.pop(request_id, None)
-        self._check_blocks()
+        self._check_lasting()
 
     def schedule(self) -> Batch:
         """The next batch, checked."""
@@ -64,12 +64,11 @@ class Watched(Scheduler):
             )
         computed = {request.request_id: request.num_computed_tokens for request in self.running()}
         batch = self._run(super().schedule)
-        self._check_everybody_is_somewhere()
+        self._check_lasting()
         self._check_budget(batch)
         self._check_work(batch)
         self._check_rows(batch, computed)
         self._check_slots(batch)
-        self._check_blocks()
         self._num_in_flight += 1
         self.decisions.append(_decision(batch))
         return batch
@@ -90,7 +89,7 @@ class Watched(Scheduler):
             got, asked = self._tokens[request.request_id], self.output_limit(request)
             if not got == asked == request.num_output_tokens:
                 self._fail(CLOCK_AND_TOKENS, f"{_name(request)} ends with {got} tokens, not {asked}.")
-        self._check_blocks()
+        self._check_lasting()
         return finished
 
     def _run(self, call: Callable[[], _T]) -> _T:
@@ -116,6 +115,10 @@ class Watched(Scheduler):
             self._fail(BUDGET, f"{num_running} sequences are resident, max_num_seqs is {config.max_num_seqs}.")
         if (batch.num_tokens + batch.num_padded_tokens, batch.num_running) != (num_tokens, num_running):
             self._fail(BUDGET, f"the batch counts {batch.num_tokens} tokens, and {batch.num_running} residents.")
+
+    def _check_lasting(self) -> None:
+        self._check_everybody_is_somewhere()
+        self._check_blocks()
 
     def _check_blocks(self) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.request import Segment
@@ -87,7 +87,7 @@ def _draw_config(pick: Pick, room: Room) -> SchedulerConfig:
         max_num_batched_tokens=budget,
         max_model_len=model_len,
         block_size=block_size,
-        num_gpu_blocks=1 + (2 * seqs * for_one if room == "roomy" else pick(-(-for_one // 2), 3 * for_one)),
+        num_gpu_blocks=1 + (2 * seqs * for_one if room == "roomy" else pick(-(-for_one // 2), 2 * for_one)),
         enable_chunked_prefill=room == "tight" or pick(0, 1) == 0,
         enable_prefix_caching=pick(0, 1) == 1,
         async_scheduling=pick(0, 3) == 3,
@@ -148,4 +148,4 @@ def _cut(segments: Sequence[Segment], num_tokens: int) -> tuple[Segment, ...]:
 
 
 def _one_of(pick: Pick, choices: Sequence[_T]) -> _T:
-    return cast("_T", choices[pick(0, len(choices) - 1)])
+    return choices[pick(0, len(choices) - 1)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ("scheduler", "traces", "sim", "kernels", "executor", "experiments", "dashboard")
+OURS = ("scheduler", "traces", "sim", "kernels", "executor", "experiments", "dashboard", "testing")
 MAY = {
     "scheduler": set(),
     "traces": {"scheduler.request"},
@@ -18,6 +18,7 @@ MAY = {
     "executor": {"scheduler", "kernels", "sim.backend", "sim.records", "sim.cost.features"},
     "experiments": {"scheduler", "traces", "sim"},
     "dashboard": {"experiments", "scheduler", "traces", "sim"},
+    "testing": {"scheduler", "traces", "sim"},
 }
 MUST_NOT = {
     "scheduler": {"simpy", "torch", "pandas"},
@@ -27,6 +28,7 @@ MUST_NOT = {
     "executor": {"streamlit"},
     "experiments": {"streamlit", "torch"},
     "dashboard": {"torch"},
+    "testing": {"torch", "pytest", "hypothesis"},
 }
 EXECUTOR_USERS = {"experiments/measure.py", "experiments/calibrate.py"}
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..scheduler.request import Segment
     from .columns import FloatArray, IntArray
 
+_ROWS_AT_A_TIME = 16_384
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
@@ -187,9 +189,8 @@ class Trace:
 
     def iter_requests(self) -> Iterator[Request]:
         """Like ``requests``, one at a time."""
-        columns = zip(self.arrival_s.tolist(), self.num_prompt_tokens.tolist(), self.output_len.tolist(), strict=True)
         priority = None if self.priority is None else self.priority.tolist()
-        for row, (arrival_s, prompt_tokens, output_len) in enumerate(columns):
+        for row, (arrival_s, prompt_tokens, output_len) in enumerate(self._lengths()):
             yield Request(
                 str(row),
                 prompt_tokens,
@@ -200,6 +201,13 @@ class Trace:
                 client_id="" if self.client_id is None else self.client_id[row],
                 index=row,
             )
+
+    def _lengths(self) -> Iterator[tuple[float, int, int]]:
+        """Arrivals and lengths as plain numbers, some thousands at a time: a long trace is not there twice."""
+        for start in range(0, len(self), _ROWS_AT_A_TIME):
+            rows = slice(start, start + _ROWS_AT_A_TIME)
+            columns = (self.arrival_s[rows], self.num_prompt_tokens[rows], self.output_len[rows])
+            yield from zip(*(column.tolist() for column in columns), strict=True)
 
     def _segments(self, row: int, prompt_tokens: int) -> list[Segment] | None:
         """Hash blocks as token streams that requests share, then whatever no block covers as one of the row's own."""

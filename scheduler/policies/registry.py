@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
@@ -35,7 +36,12 @@ POLICIES: dict[str, type[Policy]] = {
         Reserve,
     )
 }
-_TRUE_FALSE = {"true": True, "false": False}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "bool": {"true": True, "false": False}.__getitem__,
+    "int": int,
+    "float": float,
+    "str": str,
+}
 
 
 def load_policy(spec: str) -> Policy:
@@ -51,14 +57,25 @@ def load_policy(spec: str) -> Policy:
         )
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise UnknownPolicy(f"The policy {name!r} is not a subclass of batchtwin.scheduler.Policy.")
-    return found(**_typed(name, found, options))
+    try:
+        return found(**_typed(name, found, options))
+    except TypeError as error:
+        raise UnknownPolicy(
+            f"The policy {name!r} cannot be made ({error}): it must define schedule, and every argument of its "
+            f"constructor needs a default."
+        ) from error
 
 
 def policy_options(policy: type[Policy]) -> dict[str, tuple[str, Any]]:
     """The options of a policy: name → (type, default)."""
     if not is_dataclass(policy):
         return {}
-    return {field.name: (str(field.type), field.default) for field in fields(policy) if field.init}
+    return {field.name: (_type_name(field.type), field.default) for field in fields(policy) if field.init}
+
+
+def _type_name(annotation: Any) -> str:
+    """A string already where the module postpones annotations."""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _split(spec: str) -> tuple[str, dict[str, str]]:
@@ -77,8 +94,13 @@ def _typed(name: str, policy: type[Policy], options: dict[str, str]) -> dict[str
             listed = ", ".join(known) or "none"
             raise UnknownPolicy(f"Policy {name!r} has no option {option!r}; it has: {listed}.")
         kind = known[option][0]
+        if kind not in _READERS:
+            raise UnknownPolicy(
+                f"Option {option} of policy {name!r} is of type {kind}, which cannot be given as text: only "
+                f"{', '.join(_READERS)} can."
+            )
         try:
-            typed[option] = _TRUE_FALSE[text] if kind == "bool" else {"int": int, "float": float}.get(kind, str)(text)
+            typed[option] = _READERS[kind](text)
         except (ValueError, KeyError) as error:
             raise UnknownPolicy(f"Option {option} of policy {name!r} is {text!r}, but it must be {kind}.") from error
     return typed

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from profiles import toy_profile
-from sweeps import biased, measured_stand_in, tiny_scenario
+from sweeps import biased, bytes_of, measured_stand_in, tiny_scenario
 
-from batchtwin.experiments import sweep as sweep_module
+from batchtwin.experiments import cells as cells_module
 from batchtwin.experiments.errors import ExperimentError
 from batchtwin.experiments.grid import Cell
 from batchtwin.experiments.recommend import recommend
@@ -36,11 +36,6 @@ def run(folder: Path, scenario: Scenario | None = None, **options: Any) -> Sweep
     return sweep(folder, scenario or tiny_scenario(), given.pop("profile", PROFILE), **given)
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a sweep by its name in the folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("reference") / "sweep"
@@ -58,7 +53,7 @@ def predictions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, str]]:
         made.append((scenario.max_num_seqs, scenario.max_num_batched_tokens, name))
         return predict(scenario, profile, cost_model)
 
-    monkeypatch.setattr(sweep_module, "predict", counted)
+    monkeypatch.setattr(cells_module, "predict", counted)
     return made
 
 

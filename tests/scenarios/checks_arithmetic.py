@@ -71,7 +71,7 @@ def littles_law(inputs: Inputs) -> Outcome:
         holds,
         f"A replay with {inputs['clients']} clients keeps {short(ours)} in flight. The printed rate, if of output "
         f"tokens, needs a mean latency of {needed_s:.2f} s beside a P99 of {inputs['printed_p99_s']} s; if of all "
-        f"tokens, at most {in_flight:.0f} were in flight.",
+        f"tokens, at most {ceil(in_flight)} were in flight.",
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,22 @@ class Outcome(NamedTuple):
     came_out: str
 
 
+Check = Callable[[Inputs], Outcome]
+
+
+def over_seeds(check: Check) -> Check:
+    """The expectation must hold for the workload of every one of ``seeds``; told is what came out with the first."""
+
+    @wraps(check)
+    def run(inputs: Inputs) -> Outcome:
+        found = [check({**inputs, "workload": {**inputs["workload"], "seed": seed}}) for seed in inputs["seeds"]]
+        num_holding = sum(outcome.holds for outcome in found)
+        text = f"{found[0].came_out} Holds for {num_holding} of {len(found)} seeds."
+        return Outcome(num_holding == len(found), text)
+
+    return run
+
+
 @dataclass(frozen=True)
 class Replayed:
     """One replay: what was recorded, and its metrics."""
@@ -41,11 +58,11 @@ class Replayed:
         return self.run.metrics
 
     @property
-    def iterations(self) -> dict[str, NDArray[Any]]:
+    def iterations(self) -> Mapping[str, NDArray[Any]]:
         return self.run.records.iterations
 
     @property
-    def requests(self) -> dict[str, NDArray[Any]]:
+    def requests(self) -> Mapping[str, NDArray[Any]]:
         return self.run.records.requests
 
     @property
@@ -56,8 +73,10 @@ class Replayed:
 
 def law_of(profile: Inputs) -> Fitted:
     """The cost law of a profile in the data: coefficients in seconds."""
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in profile["law"].items()}
-    return Fitted(**lists)
+    law: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in profile["law"].items()
+    }
+    return Fitted(**law)
 
 
 def trace_of(workload: Inputs) -> Trace:
@@ -68,8 +87,13 @@ def trace_of(workload: Inputs) -> Trace:
         arrival_s, prompts, outputs = zip(*workload["requests"], strict=True)
         return Trace("rows", np.array(arrival_s, float), np.array(prompts), np.array(outputs))
     rate = workload.get("rate_per_s")
-    lengths = {name: _lengths(workload[name]) for name in ("prompt", "output")}
-    return generate(workload["n"], float("inf") if rate is None else rate, workload.get("seed", 0), **lengths)
+    return generate(
+        workload["n"],
+        float("inf") if rate is None else rate,
+        workload.get("seed", 0),
+        prompt=_lengths(workload["prompt"]),
+        output=_lengths(workload["output"]),
+    )
 
 
 def _lengths(spec: Any) -> LengthDistribution:

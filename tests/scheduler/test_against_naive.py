@@ -12,7 +12,10 @@ from naive_vllm import TooManySteps, compact, replay
 from batchtwin.experiments.verify import first_difference
 
 SETTINGS = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 

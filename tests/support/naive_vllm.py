@@ -1,7 +1,8 @@
-"""vLLM 0.33.0's V1 scheduler a second time, as plainly as it can be written: lists, loops, nothing kept that can be counted.
+"""vLLM 0.33.0's V1 scheduler a second time, as plainly as it can be written: lists, loops, nothing kept that can be
+counted.
 
-``replay`` takes the ``config`` and ``requests`` of a recorded schedule and gives the whole recording back. It shares no line
-and no idea with ``batchtwin.scheduler``, so where the two agree on random workloads, both probably mean the same rules.
+``replay`` takes the ``config`` and ``requests`` of a recorded schedule and gives the whole recording back. It shares no
+line and no idea with ``batchtwin.scheduler``, so where the two agree on random workloads, both mean the same rules.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class NaiveRequest:
     """Outputs scheduled but not delivered (asynchronous scheduling only)."""
     table: list[int] = field(default_factory=list)
     num_hashed_blocks: int = 0
-    preemptions: int = 0
+    was_preempted: bool = False
     prefilling: bool = False
     """The last step that served it left known tokens uncomputed."""
     ended: bool = False
@@ -56,8 +57,6 @@ class Row:
     tokens: int
     start: int
     new_blocks: list[int]
-    preemptions: int
-    """Those the request had had: a delivery whose number is out of date is stale."""
     samples: bool = False
 
 
@@ -225,7 +224,7 @@ class NaiveScheduler:
         self.pool.release(victim.table)
         victim.table, victim.num_hashed_blocks = [], 0
         victim.computed = victim.placeholders = 0
-        victim.preemptions += 1
+        victim.was_preempted = True
         self.running.remove(victim)
         self.waiting.insert(0, victim)
         if self.is_priority:
@@ -235,7 +234,7 @@ class NaiveScheduler:
         blocks = self.pool.take(self._blocks_for(request.computed + want) - len(request.table))
         request.table += blocks
         step.budget -= want
-        step.rows[request.id] = Row(request, want, request.computed, blocks, request.preemptions)
+        step.rows[request.id] = Row(request, want, request.computed, blocks)
         self._name_blocks(request, min(request.computed + want, len(request.tokens)))
 
     def _name_blocks(self, request: NaiveRequest, num_tokens: int) -> None:
@@ -287,7 +286,7 @@ class NaiveScheduler:
         step.carries_prefill |= request.computed < len(request.tokens) - 1
         self._grant(request, want, step)
         step.rows[request.id].new_blocks = list(request.table)
-        (step.resumed if request.preemptions else step.new).append(request.id)
+        (step.resumed if request.was_preempted else step.new).append(request.id)
 
     def _advance(self, row: Row) -> None:
         request = row.request
@@ -307,7 +306,7 @@ class NaiveScheduler:
         if request.ended:
             return False
         request.tokens.append((f"out:{request.id}", request.num_outputs))
-        if request.placeholders and row.preemptions == request.preemptions:
+        if request.placeholders:  # none where it was preempted since: the token counts, nothing else does
             request.placeholders -= 1
             self._name_blocks(request, request.computed - self._tokens_in_flight(request))
         if len(request.tokens) < self.config["max_model_len"] and request.num_outputs < request.max_tokens:

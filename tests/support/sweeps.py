@@ -72,6 +72,11 @@ def write_measured(sweep: Sweep, cell: Cell, repeat: int, figures: Mapping[str, 
     (folder / "run.json").write_text(json.dumps(head))
 
 
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a sweep by its name in the folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
 def base_metrics(sweep_scenario: Scenario) -> dict[str, float]:
     """Every metric of some run, to be overwritten where it matters."""
     return dict(predict(sweep_scenario, toy_profile()).metrics)

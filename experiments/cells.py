@@ -1,0 +1,96 @@
+"""Predicting cells in workers: what goes wrong in one is its own result, never the sweep's end."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from ..scheduler.errors import BatchTwinError
+from ..sim.cost.profile import Profile
+from .grid import Cell, CellResult, Status
+from .pool import Job, Pool
+from .replay import predict
+from .scenario import Scenario
+
+NULLS = ("constant", "roofline_affine")
+"""Baselines that every sweep predicts as well, so that what the fitted law adds can be seen."""
+DIED = "the worker process died (killed, or out of memory)"
+
+
+def predict_cells(
+    cells: Sequence[Cell], scenario: Scenario, profile: Profile, pool: Pool[CellResult], *, nulls: bool = True
+) -> Generator[CellResult, None, None]:
+    """The result of every cell, as it finishes; to be closed. A cell that raises what it should not, or whose worker
+    dies, is tried once more by itself, and then reported as failed with its reason.
+
+    A worker that dies takes those of its neighbours with it: every cell that had been handed out and is not finished
+    is tried again, so that only the guilty one fails.
+    """
+    left = list(cells)
+    again: list[Cell] = []
+    while left:
+        handed_out: list[Cell] = []
+        finished: set[Cell] = set()
+        with closing(pool.results(_jobs(left, handed_out, scenario, profile, nulls))) as results:
+            while (result := _next(results)) is not None:
+                finished.add(result.cell)
+                if result.status == "failed":
+                    again.append(result.cell)
+                else:
+                    yield result
+        again += [cell for cell in handed_out or left if cell not in finished]
+        left = left[len(handed_out) :] if handed_out else []
+    for cell in again:
+        yield _once_more(cell, scenario, profile, pool, nulls)
+
+
+def _next(results: Iterator[CellResult]) -> CellResult | None:
+    """None at the end, and where the workers died (each back end has exceptions of its own for that)."""
+    try:
+        return next(results, None)
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _jobs(
+    cells: Sequence[Cell], handed_out: list[Cell], scenario: Scenario, profile: Profile, nulls: bool
+) -> Iterator[Job[CellResult]]:
+    for cell in cells:
+        handed_out.append(cell)
+        yield predict_cell, (cell, scenario, profile, nulls)
+
+
+def _once_more(cell: Cell, scenario: Scenario, profile: Profile, pool: Pool[CellResult], nulls: bool) -> CellResult:
+    with closing(pool.results(_jobs([cell], [], scenario, profile, nulls))) as results:
+        result = _next(results) or _without_metrics(cell, "failed", DIED)
+    if result.status == "failed":
+        return result._replace(reason=f"Failed twice: {result.reason}.")
+    return result
+
+
+def predict_cell(cell: Cell, scenario: Scenario, profile: Profile, nulls: bool = True) -> CellResult:
+    """One cell in this process. An error that is meant for the user makes it infeasible, any other failed."""
+    try:
+        own = cell.of(scenario)
+        run = predict(own, profile)
+        baselines = {name: predict(own, profile, profile.null(name)).metrics for name in NULLS if nulls}
+    except BatchTwinError as error:
+        return _without_metrics(cell, "infeasible", str(error))
+    except Exception as error:  # noqa: BLE001  (reported as the cell's own)
+        return _without_metrics(cell, "failed", _in_words(error))
+    return CellResult(cell, "ok", "", run.num_gpu_blocks, run.metrics, baselines)
+
+
+def _without_metrics(cell: Cell, status: Status, reason: str) -> CellResult:
+    return CellResult(cell, status, reason, 0, {}, {})
+
+
+def _in_words(error: BaseException) -> str:
+    """On one line, with the place in the code: file names alone, so that it is the same on every machine."""
+    while error.__cause__ is not None:  # SimPy raises a copy that knows only where SimPy is
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return " ".join(f"{type(error).__name__}{where}: {error}".split())
