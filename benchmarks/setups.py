@@ -49,9 +49,18 @@ def profile_of(setup: dict[str, Any]) -> Profile:
     rest = ("per_prefill_s", "per_sample_s")
     return Profile(
         model=ModelFacts(
-            **{"name": "8b-for-benchmarks", "digest": "0" * 16, "dtype": "bfloat16", "num_layers": 32},
-            **{"num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128, "hidden_size": 4096, "vocab_size": 128_256},
-            **{"num_parameters": 8_030_000_000, "max_model_len": 131_072, "dtype_bytes": 2},
+            name="8b-for-benchmarks",
+            digest="0" * 16,
+            dtype="bfloat16",
+            num_layers=32,
+            num_q_heads=32,
+            num_kv_heads=8,
+            head_dim=128,
+            hidden_size=4096,
+            vocab_size=128_256,
+            num_parameters=8_030_000_000,
+            max_model_len=131_072,
+            dtype_bytes=2,
         ),
         device=DeviceFacts(type="cuda", name=setup["about"][:40], threads=1, memory_bytes_per_s=2e12, flops_per_s=3e14),
         block_size=setup["block_size"],

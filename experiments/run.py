@@ -9,17 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..sim.metrics import metrics
-from ..sim.records import ITERATION_COLUMNS, REQUEST_COLUMNS, Columns, Records
+from ..sim.records import ITERATION_COLUMNS, REQUEST_COLUMNS, Records
 from .errors import ExperimentError
+from .parquet import write_table
 from .scenario import Scenario, load_scenario
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMAT = 1
 GAP_COLUMNS = ("from_iteration", "to_iteration")
@@ -47,10 +45,10 @@ class Run:
         ``ExperimentError`` if the disk fails or the folder holds anything else.
         """
         with replacing(Path(folder).resolve()) as scratch:
-            _write_table(self.records.requests, scratch / "requests.parquet")
-            _write_table(self.records.iterations, scratch / "iterations.parquet")
+            write_table(self.records.requests, scratch / "requests.parquet")
+            write_table(self.records.iterations, scratch / "iterations.parquet")
             gaps = dict(zip(GAP_COLUMNS, self.records.gaps.T, strict=True))
-            _write_table(gaps, scratch / "gaps.parquet")
+            write_table(gaps, scratch / "gaps.parquet")
             self.write_head(scratch)
 
     def write_head(self, folder: Path) -> None:
@@ -88,25 +86,6 @@ def _check_replaceable(folder: Path) -> None:
     foreign = sorted({path.name for path in folder.iterdir()} - _FILES)
     if foreign:
         raise ExperimentError(f"{folder} holds {foreign[0]}, which is no part of a run: choose another folder.")
-
-
-def _write_table(columns: Columns, path: Path) -> None:
-    from pyarrow import parquet
-
-    parquet.write_table(arrow_table(columns), path)
-
-
-def arrow_table(columns: Columns) -> pa.Table:
-    """float64 and int64 columns as an Arrow table, from their own memory: pyarrow's conversion would import pandas."""
-    import pyarrow as pa
-
-    arrays = [
-        pa.Array.from_buffers(
-            pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
-        )
-        for values in columns.values()
-    ]
-    return pa.Table.from_arrays(arrays, names=list(columns))
 
 
 def load_run(folder: str | Path) -> Run:

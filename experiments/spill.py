@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ..sim.cost.profile import Profile
 from ..sim.records import FLOAT_COLUMNS, ITERATION_COLUMNS, REQUEST_COLUMNS, Columns, Records
 from .errors import ExperimentError
+from .parquet import arrow_table
 from .replay import predict
-from .run import GAP_COLUMNS, Run, arrow_table, replacing
+from .run import GAP_COLUMNS, Run, replacing
 from .scenario import Scenario
 
 if TYPE_CHECKING:

@@ -199,8 +199,8 @@ class Scheduler:
         """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""
         if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
             return []
-        block_size = self.config.block_size
-        return self.pool.find(extend_hashes(request, block_size, (request.num_tokens - 1) // block_size))
+        num_blocks = (request.num_tokens - 1) // self.config.block_size
+        return self.pool.find(extend_hashes(request, self.config.block_size, num_blocks)[:num_blocks])
 
     def has_room(self, num_tokens: int, hits: Sequence[int]) -> bool:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted."""
@@ -326,9 +326,9 @@ class Scheduler:
         changed = self._aborted or not is_plain or last.num_waiting != len(self.waiting)
         if changed or self.config.prefill_schedule_interval > 1:
             return False
-        if last.bound is Bound.KV_BLOCKS:  # what decodes register meanwhile could be a hit
-            return not self.pool.caches_prefixes
-        return last.bound is not Bound.NONE
+        if last.bound is Bound.NONE:
+            return False
+        return last.bound is Bound.MAX_NUM_SEQS or not self.pool.caches_prefixes  # what decodes fill could be a hit
 
     def _note_prefill(self, step: Step, batch: Batch) -> None:
         if step.carries_prefill:

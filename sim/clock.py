@@ -22,6 +22,21 @@ class Clock(Environment):
         heappush(self._queue, (max(time_s, self._now), priority, next(self._eid), event))  # type: ignore[misc]
         return event
 
+    def reach(self, time_s: float, priority: int = STEP_END) -> bool:
+        """Go to ``time_s`` at once if an event there would be the very next: whoever would wait for it need not. False
+        if something else comes first; then nothing has changed.
+        """
+        if self._queue:
+            next_s, next_priority, *_ = self._queue[0]
+            if next_s < time_s or (next_s == time_s and next_priority <= priority):
+                return False
+        self._now = max(time_s, self._now)
+        return True
+
 
 class WallClock(RealtimeEnvironment, Clock):
     """The same, paced by the wall clock: one simulated second lasts one real second."""
+
+    def reach(self, time_s: float, priority: int = STEP_END) -> bool:
+        """Never: time has to pass."""
+        return False

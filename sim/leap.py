@@ -39,14 +39,14 @@ class Leaper:
         self._backend = backend
         self._recorder = recorder
         self._wake: Event | None = None
-        self._num_steps = 0
+        self._num_steps = 0  # of the leap under way
 
-    def begin(self, last: Batch) -> Event | None:
-        """The end of the leap that is possible after ``last``, which has just completed; None if there is none."""
+    def begin(self, last: Batch) -> bool:
+        """Begin the leap that is possible after ``last``, which has just completed; False if there is none."""
         scheduler = self._scheduler
         num_steps = scheduler.num_steady_steps(last)
         if num_steps < MIN_STEPS or not self._recorder.is_settled:
-            return None
+            return False
         cohort = scheduler.cohort
         decodes = len(cohort)
         self._features = Features(decodes, decodes, cohort.num_kv_tokens, 0, 0, 0.0, decodes, 0, decodes)
@@ -56,7 +56,14 @@ class Leaper:
         self._began_s = self._clock.now
         self._steady = self._backend.steady(self._features, num_steps, self._began_s)
         self._num_steps = num_steps
-        self._wake = self._clock.at(self._steady.ends_s[-1], self._step_end)
+        return True
+
+    def landing(self) -> Event | None:
+        """The leap's end, to be waited for; None if the clock is there already."""
+        end_s = self._steady.ends_s[-1]
+        if self._clock.reach(end_s, self._step_end):
+            return None
+        self._wake = self._clock.at(end_s, self._step_end)
         return self._wake
 
     def cut(self) -> None:
@@ -72,9 +79,9 @@ class Leaper:
 
     def commit(self) -> None:
         """Let scheduler and records have taken the steps of the leap, if there is one."""
-        if self._wake is None:
+        if not self._num_steps:
             return
-        self._wake = None
         free = self._scheduler.leap(self._num_steps)
         self._backend.skip_to(self._steady.ends_s[self._num_steps - 1])
         self._recorder.leapt(self._features, self._state, self._began_s, self._steady, free)
+        self._wake, self._num_steps = None, 0

@@ -101,7 +101,8 @@ class Replica:
                 continue
             batch, ticket, launched_s = in_flight.popleft()
             execution = backend.wait(ticket)
-            yield clock.at(execution.end_s, self._step_end)
+            if not clock.reach(execution.end_s, self._step_end):
+                yield clock.at(execution.end_s, self._step_end)
             began = host_clock()
             finished = scheduler.complete(batch)
             backend.host(host_clock() - began)
@@ -109,8 +110,9 @@ class Replica:
             if finished and (self._done or self._on_end):
                 for request in finished:
                     self._end(request.request_id)
-            if leaper is not None and (landing := leaper.begin(batch)) is not None:
-                yield landing
+            if leaper is not None and leaper.begin(batch):
+                if (landing := leaper.landing()) is not None:
+                    yield landing
                 leaper.commit()
 
     def _end(self, request_id: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..scheduler import Batch, BatchTwinError, Policy, Request, Scheduler, SchedulerConfig
+from .contents import Contents, identities
 from .violation import (
     BLOCKS,
     BUDGET,
@@ -44,6 +45,7 @@ class Watched(Scheduler):
         self._max_steps = max_steps
         self._num_in_flight = 0
         self._tokens: Counter[str] = Counter()
+        self._contents = Contents(config.block_size)
 
     def add(self, request: Request) -> None:
         """Queue ``request``."""
@@ -68,16 +70,20 @@ class Watched(Scheduler):
         self._check_budget(batch)
         self._check_work(batch)
         self._check_rows(batch, computed)
-        self._check_slots(batch)
+        if wrong := self._contents.run(batch):
+            self._fail(OWN_BLOCKS, wrong)
         self._num_in_flight += 1
         self.decisions.append(_decision(batch))
         return batch
 
     def leap(self, num_steps: int) -> list[int]:
         """Steady steps at once: a token each for every decode."""
-        for seat in self.cohort.seats.values():
-            self._tokens[seat.request.request_id] += num_steps
-        return super().leap(num_steps)
+        before = [(seat.request, seat.request.num_computed_tokens) for seat in self.cohort.seats.values()]
+        free = super().leap(num_steps)
+        for request, computed in before:
+            self._tokens[request.request_id] += num_steps
+            self._contents.write(request, computed, computed + num_steps, request.block_table)
+        return free
 
     def complete(self, batch: Batch) -> list[Request]:
         """``batch`` has run; who finished with it got what was asked for."""
@@ -134,22 +140,7 @@ class Watched(Scheduler):
 
     def _begin_alike(self, one: Request, other: Request, block: int) -> bool:
         num_tokens = (block + 1) * self.config.block_size
-        return self.config.enable_prefix_caching and _identities(one, num_tokens) == _identities(other, num_tokens)
-
-    def _check_slots(self, batch: Batch) -> None:
-        """Everybody writes where nobody else does."""
-        block_size = self.config.block_size
-        writers: dict[int, Request] = {}
-        chunks = [(c.request, c.start, c.num_tokens, c.block_table) for c in batch.padding]
-        rows = [(row.request, row.start, row.num_tokens, row.block_table) for row in batch.order()]
-        for request, start, num_tokens, table in rows + chunks:
-            if len(table) * block_size < start + num_tokens:
-                self._fail(OWN_BLOCKS, f"{_name(request)} has {len(table)} blocks for {start + num_tokens} tokens.")
-            for position in range(start, start + num_tokens):
-                slot = table[position // block_size] * block_size + position % block_size
-                if slot in writers:
-                    self._fail(OWN_BLOCKS, f"{_name(request)} and {_name(writers[slot])} both write slot {slot}.")
-                writers[slot] = request
+        return self.config.enable_prefix_caching and identities(one, num_tokens) == identities(other, num_tokens)
 
     def _check_everybody_is_somewhere(self) -> None:
         places = Counter(request.request_id for request in (*self.waiting, *self.running()))
@@ -189,12 +180,6 @@ def _decision(batch: Batch) -> Decision:
         batch.num_padded_tokens,
         tuple(request.request_id for request in batch.finishing),
     )
-
-
-def _identities(request: Request, num_tokens: int) -> list[tuple[str, int]]:
-    """What its first ``num_tokens`` tokens are."""
-    segments = (*request.prompt, (f"out:{request.request_id}", 0, num_tokens))
-    return [(stream, start + i) for stream, start, length in segments for i in range(length)][:num_tokens]
 
 
 def _name(request: Request) -> str:

@@ -259,7 +259,7 @@ def test_a_sweep_without_a_feasible_cell_says_why(run: Run) -> None:
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from batchtwin.experiments import sweep as module
+    from batchtwin.experiments import cells as module
 
     real, calls = module.predict, []
 

@@ -16,14 +16,18 @@ import numpy as np
 import pytest
 import torch
 
-from batchtwin.executor.engine import Engine, Step
+from batchtwin.executor.engine import Engine
+from batchtwin.executor.engine import Step as LaunchedStep
 from batchtwin.executor.models import LoadedModel, load_model
 from batchtwin.scheduler.batch import Batch
 from batchtwin.scheduler.blocks import PrefixCachingPool
 from batchtwin.scheduler.config import SchedulerConfig
+from batchtwin.scheduler.policies.vllm_v1 import VllmV1
 from batchtwin.scheduler.request import Request
 from batchtwin.scheduler.scheduler import Scheduler
 from batchtwin.scheduler.shapes import forward_shapes
+from batchtwin.scheduler.step import Step
+from batchtwin.scheduler.waiting import WaitingQueue
 
 BLOCK_SIZE, NUM_HOST_BLOCKS = 8, 64
 CONFIG = SchedulerConfig(
@@ -35,8 +39,44 @@ ABORTS = ((4, "r1"), (9, "r3"), (13, "r5"), (20, "r8"))
 """(step, request): somebody who waits, prefills, decodes or was preempted."""
 
 
+class Turns(VllmV1):
+    """Who has run longest makes way now and then and goes behind the queue, by turns before the queue's head is admitted
+    (which may get the blocks just left) and after it: contexts go out and come in within one step.
+    """
+
+    name = "turns"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = 0
+
+    def make_queue(self) -> WaitingQueue:
+        return LastInLine()
+
+    def schedule(self, step: Step) -> None:
+        self._turn += 1
+        is_turn = self._turn % 2 == 0 and bool(step.waiting) and step.num_running > 1
+        makes_way_first = is_turn and self._turn % 4 == 0
+        if makes_way_first:
+            step.preempt(step.running()[0])
+        step.advance_running()
+        if step.num_preempted > makes_way_first or not step.waiting or not step.admit_next():
+            return
+        if is_turn and not makes_way_first:
+            step.preempt(step.running()[0])
+
+
+class LastInLine(WaitingQueue):
+    """Who was preempted goes to the end of the queue."""
+
+    def push_back(self, request: Request) -> None:
+        self.push(request)
+
+
 def _requests() -> list[Request]:
-    """Twelve, most of which begin with the same 27 tokens (three whole blocks and a part of the fourth)."""
+    """Twelve, most of which begin with the same 27 tokens (three whole blocks and a part of the fourth). Six are there
+    from the beginning, the others come every third step.
+    """
     rng = np.random.default_rng(8)
     own, outputs = rng.integers(1, 50, 12).tolist(), rng.integers(6, 24, 12).tolist()
     shared = [0 if i % 4 == 3 else 27 for i in range(12)]
@@ -46,7 +86,7 @@ def _requests() -> list[Request]:
             shared[i] + own[i],
             outputs[i],
             prompt=[("system", 0, shared[i]), (f"p:r{i}", 0, own[i])],
-            arrival_s=float(i),
+            arrival_s=float(max(3 * (i - 5), 0)),
             priority=-i if i > 6 else 0,
             index=i,
         )
@@ -63,6 +103,7 @@ class Counts:
     cached: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
+    both_ways: int = 0
     aborted: list[str] = field(default_factory=list)
 
 
@@ -114,18 +155,19 @@ def _serve(
     aborts: Sequence[tuple[int, str]] = (),
     poisoned: bool,
 ) -> tuple[dict[str, list[int]], Counts]:
-    """Everything at once through the real scheduler and engine; the outputs so far of everybody."""
+    """All requests through the real scheduler and engine; the outputs of everybody, as far as they came."""
     engine = Engine(loaded, num_gpu_blocks=config.num_gpu_blocks, block_size=BLOCK_SIZE, seed=3)
-    scheduler, counts = Scheduler(config, policy), Counts()
+    scheduler, counts = Scheduler(config, Turns() if policy == "turns" else policy), Counts()
     poisoner = Poisoner(engine, scheduler)
     if poisoned:
         monkeypatch.setattr(engine.cache, "swap_out", poisoner)
     requests = _requests()
-    for request in requests:
-        scheduler.add(request)
+    coming = deque(requests)
     depth = 2 if config.async_scheduling else 1
-    in_flight: deque[tuple[Batch, Step]] = deque()
-    while scheduler.has_work or in_flight:
+    in_flight: deque[tuple[Batch, LaunchedStep]] = deque()
+    while coming or scheduler.has_work or in_flight:
+        while coming and (coming[0].arrival_s <= scheduler.num_steps or not scheduler.has_work):
+            scheduler.add(coming.popleft())
         if scheduler.has_work and len(in_flight) < depth:
             _abort(scheduler, requests, aborts, counts)
             batch = scheduler.schedule()
@@ -159,6 +201,7 @@ def _count(counts: Counts, batch: Batch) -> None:
     counts.cached += batch.num_cached_tokens
     counts.swapped_out += len(batch.copies_out)
     counts.swapped_in += len(batch.copies_in)
+    counts.both_ways += bool(batch.copies_out and batch.copies_in)
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +235,7 @@ CASES: dict[str, tuple[dict[str, object], str, Sequence[tuple[int, str]]]] = {
     "swapping and prefix sharing, with aborts": (SWAPPING | SHARING, "vllm_v1", ABORTS),
     "swapping, a host too small for all": (SWAPPING | {"num_cpu_blocks": 8}, "vllm_v1", ()),
     "swapping by priority": (SWAPPING, "priority", ABORTS),
+    "swapping in turns, out and in within one step": (SWAPPING, "turns", ABORTS),
     "two batches in flight, prefix sharing": (SHARING | {"async_scheduling": True}, "vllm_v1", ()),
 }
 
@@ -209,6 +253,7 @@ def test_rule_3_nobody_reads_what_is_not_his(
         whole = alone[request_id]
         assert tokens == (whole[: len(tokens)] if request_id in counts.aborted else whole), request_id
     _check_subject(config, counts, with_aborts=bool(aborts))
+    assert (counts.both_ways > 0) == (policy == "turns")
 
 
 def _check_subject(config: SchedulerConfig, counts: Counts, *, with_aborts: bool) -> None:

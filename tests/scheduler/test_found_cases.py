@@ -25,7 +25,6 @@ class ServesAndTakesBack(Policy):
         step.preempt(step.running()[0])
 
 
-@pytest.mark.xfail(strict=True, reason="find_cached looks at all hashes the request has, not at those asked for")
 def test_at_least_one_token_is_left_to_compute_whatever_is_cached() -> None:
     """A prompt of two blocks is served and preempted in one step: both blocks are known by then, one may be a hit."""
     config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, block_size=4, enable_prefix_caching=True)
@@ -36,7 +35,6 @@ def test_at_least_one_token_is_left_to_compute_whatever_is_cached() -> None:
     assert len(scheduler.find_cached(request)) * 4 < request.num_tokens
 
 
-@pytest.mark.xfail(strict=True, reason="a head held back by the budget may fit it when decodes have cached its prefix")
 def test_no_leap_passes_over_a_whole_prompt_that_becomes_a_hit() -> None:
     """B asks A's prompt and A's first four answers; whole prompts only, 3 tokens a step while A decodes. B fits as soon
     as A has filled enough blocks."""
