@@ -41,7 +41,13 @@ def main() -> None:
 
     if (args.out / "sweep.json").exists():
         sys.exit(f"{args.out} holds results already: choose another folder.")
-    profile = calibrate(minutes=args.minutes, threads=1, max_num_seqs=max(SEQS), max_model_len=1280)
+    profile = calibrate(
+        minutes=args.minutes,
+        threads=1,
+        max_num_seqs=max(SEQS),
+        max_model_len=1280,
+        num_gpu_blocks=args.blocks,  # the pool that will be used: a larger one would not stay in the caches
+    )
     path = args.out / "calibration.json"
     profile.save(path)
     print_profile(profile, path)

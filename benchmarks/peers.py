@@ -3,7 +3,7 @@
     python benchmarks/peers.py [--shared ../shared] [--repeats 5] [--requests 1000 10000 100000]
 
 Workload: ``bench/common_workload.py`` of the shared data at 4.5 requests/s; law, limits and blocks: ``a100_like.json``.
-Each run is a process of its own that leaves ``metrics.json`` (all of them) and ``requests.parquet`` (one row a request);
+Each run is a process of its own that leaves ``metrics.json`` and ``requests.parquet`` (one row a request);
 the sizes take turns. Prints its setup, medians beside the other simulators' figures as they were measured on another
 day, and one JSON line.
 """

@@ -17,7 +17,7 @@ from .errors import KVCacheTooLarge
 Design = tuple[list[int], list[tuple[int, int]]]
 """Contexts of decodes; start and length of chunks."""
 
-_BATCHES_A_KIND = 16
+_BATCHES_A_KIND = 24
 _CONTEXT_FLOOR_TOKENS = 16
 
 

@@ -13,6 +13,7 @@ from .sweep import Sweep, sweep
 SEQS = (4, 8, 16, 32, 64, 128)
 TOKENS = (128, 256, 512, 1024, 2048)
 NUM_REQUESTS = 120
+NUM_BLOCKS = 1024
 LOAD = 1.3
 """Offered load over the capacity of the largest cell: enough that the knobs matter."""
 
@@ -28,7 +29,7 @@ def run_demo(folder: Path, trace: str, *, minutes: float, measure: int, threads:
     if (folder / "sweep.json").exists():
         raise ExperimentError(f"{folder} holds results already: delete it or choose another folder.")
     with calibration_progress() as progress:
-        profile = calibrate(minutes=minutes, threads=threads, progress=progress)
+        profile = calibrate(minutes=minutes, threads=threads, num_gpu_blocks=NUM_BLOCKS, progress=progress)
     path = folder / "calibration.json"
     profile.save(path)
     print_profile(profile, path)
@@ -63,5 +64,5 @@ def demo_scenario(trace: str, threads: int | None) -> Scenario:
         ).model_dump(),
         threads=threads,
         max_model_len=2048,
-        num_gpu_blocks=1024,
+        num_gpu_blocks=NUM_BLOCKS,
     )

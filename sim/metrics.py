@@ -11,7 +11,7 @@ peaks are those of the replica that had the highest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..scheduler.batch import Bound
 from .records import Columns, FloatArray, Records
 
+_PERCENTILES = (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99))
 SLO_NAMES = ("ttft_ms", "tpot_ms", "e2el_ms")
 
 
@@ -73,15 +74,23 @@ def itl_gaps(records: Records) -> tuple[FloatArray, NDArray[np.int64]]:
 
 def weighted_percentile(values: FloatArray, counts: NDArray[np.int64], percent: float) -> float:
     """``numpy.percentile(np.repeat(values, counts), percent)`` without the repeating."""
+    return weighted_percentiles(values, counts, (percent,))[0]
+
+
+def weighted_percentiles(values: FloatArray, counts: NDArray[np.int64], percents: Sequence[float]) -> list[float]:
+    """Several, for one sort."""
     if len(values) == 0:
-        return float("nan")
+        return [float("nan")] * len(percents)
     order = np.argsort(values, kind="stable")
-    ends = np.cumsum(counts[order])
-    position = percent / 100.0 * (ends[-1] - 1)
-    low = int(np.floor(position))
-    at_low = values[order][np.searchsorted(ends, low, side="right")]
-    at_high = values[order][np.searchsorted(ends, min(low + 1, ends[-1] - 1), side="right")]
-    return float(at_low + (at_high - at_low) * (position - low))
+    ordered, ends = values[order], np.cumsum(counts[order])
+    found = []
+    for percent in percents:
+        position = percent / 100.0 * (ends[-1] - 1)
+        low = int(np.floor(position))
+        at_low = ordered[np.searchsorted(ends, low, side="right")]
+        at_high = ordered[np.searchsorted(ends, min(low + 1, ends[-1] - 1), side="right")]
+        found.append(float(at_low + (at_high - at_low) * (position - low)))
+    return found
 
 
 def metrics(records: Records, num_usable_blocks: int, slo: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -133,9 +142,8 @@ def _summary(name: str, values_s: FloatArray, counts: NDArray[np.int64]) -> dict
     mean = float((values_s * counts).sum() / total) if total else float("nan")
     spread = float(np.sqrt(((values_s - mean) ** 2 * counts).sum() / total)) if total else float("nan")
     out = {f"mean_{name}_ms": mean * 1e3, f"std_{name}_ms": spread * 1e3}
-    out[f"median_{name}_ms"] = weighted_percentile(values_s, counts, 50) * 1e3
-    for percent in (90, 95, 99):
-        out[f"p{percent}_{name}_ms"] = weighted_percentile(values_s, counts, percent) * 1e3
+    percentiles = weighted_percentiles(values_s, counts, [percent for _, percent in _PERCENTILES])
+    out |= {f"{word}_{name}_ms": value * 1e3 for (word, _), value in zip(_PERCENTILES, percentiles, strict=True)}
     return out
 
 

@@ -280,6 +280,44 @@ def test_an_interrupted_sweep_says_how_to_go_on(run: Run, tmp_path: Path, monkey
     assert len(open_sweep(tmp_path / "out").predicted()) == 5
 
 
+def test_a_streamed_replay_leaves_the_run_that_is_saved_at_the_end(run: Run, tmp_path: Path) -> None:
+    streamed = run("replay", *SMALL, "-p", "profile.json", "-o", "streamed", "--stream")
+    saved = run("replay", *SMALL, "-p", "profile.json", "-o", "saved")
+    assert (streamed.code, streamed.err) == (0, "")
+    assert streamed.out.replace("streamed", "saved") == saved.out
+    for name in ("run.json", "scenario.json"):
+        assert (tmp_path / "streamed" / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
+    refused = run("replay", *SMALL, "-p", "profile.json", "--stream")
+    assert (refused.code, refused.err) == (1, "batchtwin: --stream needs a folder: give --output.\n")
+
+
+def test_a_capacity_prints_every_rate_tried_and_the_answer(run: Run) -> None:
+    done = run("capacity", *SMALL, "-p", "profile.json", "--slo", "ttft_ms=12", "--tolerance", "0.1")
+    assert (done.code, done.err) == (0, "")
+    assert "Rates tried" in done.out
+    assert "requests/s meet P99 TTFT ≤ 12 ms; " in done.words
+    assert {"yes", "no"} <= set(done.words.split())
+    without = run("capacity", *SMALL, "-p", "profile.json")
+    assert (without.code, without.err) == (1, "batchtwin: A capacity needs an SLO: give one, such as ttft_ms=500.\n")
+
+
+def test_a_capacity_over_a_grid_is_a_row_a_cell(run: Run) -> None:
+    words = ("--slo", "ttft_ms=15", "--tolerance", "0.2", "--seqs", "2,4,99", "--tokens", "64", "-j", "1")
+    done = run("capacity", *SMALL, "-p", "profile.json", *words)
+    assert (done.code, done.err) == (0, "")
+    assert done.words.count("vllm_v1") == 3
+    assert "is less than max_num_seqs (99)" in done.words
+    assert "Most: max_num_seqs=" in done.words
+
+
+def test_a_sweep_may_search_and_runs_where_it_is_told(run: Run) -> None:
+    done = run("sweep", "out", *GRID, "--search", "--backend", "loky")
+    assert done.code == 0
+    assert open_sweep("out").spec.search
+    refused = run("sweep", "other", *GRID, "--backend", "slurm")
+    assert (refused.code, refused.err) == (1, "batchtwin: There is no back end 'slurm'; known are loky, ray, dask.\n")
+
+
 def test_recommend_prints_the_sentence_and_a_command_to_copy(run: Run) -> None:
     run("sweep", "out", *GRID)
     done = run("recommend", "out")
@@ -339,7 +377,18 @@ def test_every_verb_explains_itself(run: Run, words: tuple[str, ...]) -> None:
 
 def test_the_verbs_are_there() -> None:
     names = {" ".join(words) for words in _verbs()}
-    assert {"calibrate", "replay", "sweep", "compare", "recommend", "policies", "report", "dashboard", "demo"} <= names
+    assert {
+        "calibrate",
+        "replay",
+        "sweep",
+        "capacity",
+        "compare",
+        "recommend",
+        "policies",
+        "report",
+        "dashboard",
+        "demo",
+    } <= names
     assert "trace describe" in names
 
 

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from batchtwin.executor.engine import Engine
-from batchtwin.executor.engine import Step as LaunchedStep
+from batchtwin.executor.engine import Engine, Step
 from batchtwin.executor.models import LoadedModel, load_model
 from batchtwin.scheduler.batch import Batch
 from batchtwin.scheduler.blocks import PrefixCachingPool
 from batchtwin.scheduler.config import SchedulerConfig
-from batchtwin.scheduler.policies.vllm_v1 import VllmV1
+from batchtwin.scheduler.policies import Policy
 from batchtwin.scheduler.request import Request
 from batchtwin.scheduler.scheduler import Scheduler
 from batchtwin.scheduler.shapes import forward_shapes
-from batchtwin.scheduler.step import Step
-from batchtwin.scheduler.waiting import WaitingQueue
+
+from .turns import MakesWayAfter, MakesWayBefore
 
 BLOCK_SIZE, NUM_HOST_BLOCKS = 8, 64
 CONFIG = SchedulerConfig(
@@ -37,40 +37,6 @@ SHARING = {"enable_prefix_caching": True}
 SWAPPING = {"preemption_mode": "swap", "num_cpu_blocks": NUM_HOST_BLOCKS}
 ABORTS = ((4, "r1"), (9, "r3"), (13, "r5"), (20, "r8"))
 """(step, request): somebody who waits, prefills, decodes or was preempted."""
-
-
-class Turns(VllmV1):
-    """Who has run longest makes way now and then and goes behind the queue, by turns before the queue's head is admitted
-    (which may get the blocks just left) and after it: contexts go out and come in within one step.
-    """
-
-    name = "turns"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._turn = 0
-
-    def make_queue(self) -> WaitingQueue:
-        return LastInLine()
-
-    def schedule(self, step: Step) -> None:
-        self._turn += 1
-        is_turn = self._turn % 2 == 0 and bool(step.waiting) and step.num_running > 1
-        makes_way_first = is_turn and self._turn % 4 == 0
-        if makes_way_first:
-            step.preempt(step.running()[0])
-        step.advance_running()
-        if step.num_preempted > makes_way_first or not step.waiting or not step.admit_next():
-            return
-        if is_turn and not makes_way_first:
-            step.preempt(step.running()[0])
-
-
-class LastInLine(WaitingQueue):
-    """Who was preempted goes to the end of the queue."""
-
-    def push_back(self, request: Request) -> None:
-        self.push(request)
 
 
 def _requests() -> list[Request]:
@@ -157,14 +123,14 @@ def _serve(
 ) -> tuple[dict[str, list[int]], Counts]:
     """All requests through the real scheduler and engine; the outputs of everybody, as far as they came."""
     engine = Engine(loaded, num_gpu_blocks=config.num_gpu_blocks, block_size=BLOCK_SIZE, seed=3)
-    scheduler, counts = Scheduler(config, Turns() if policy == "turns" else policy), Counts()
+    scheduler, counts = Scheduler(config, TURNS[policy]() if policy in TURNS else policy), Counts()
     poisoner = Poisoner(engine, scheduler)
     if poisoned:
         monkeypatch.setattr(engine.cache, "swap_out", poisoner)
     requests = _requests()
     coming = deque(requests)
     depth = 2 if config.async_scheduling else 1
-    in_flight: deque[tuple[Batch, LaunchedStep]] = deque()
+    in_flight: deque[tuple[Batch, Step]] = deque()
     while coming or scheduler.has_work or in_flight:
         while coming and (coming[0].arrival_s <= scheduler.num_steps or not scheduler.has_work):
             scheduler.add(coming.popleft())
@@ -226,7 +192,8 @@ def alone(loaded: LoadedModel) -> dict[str, list[int]]:
     return outputs
 
 
-CASES: dict[str, tuple[dict[str, object], str, Sequence[tuple[int, str]]]] = {
+TURNS: dict[str, type[Policy]] = {"out before in": MakesWayBefore, "in before out": MakesWayAfter}
+CASES: dict[str, tuple[dict[str, Any], str, Sequence[tuple[int, str]]]] = {
     "recompute": ({}, "vllm_v1", ()),
     "recompute, with aborts": ({}, "vllm_v1", ABORTS),
     "prefix sharing with room": (SHARING | {"num_gpu_blocks": 90}, "vllm_v1", ()),
@@ -235,7 +202,8 @@ CASES: dict[str, tuple[dict[str, object], str, Sequence[tuple[int, str]]]] = {
     "swapping and prefix sharing, with aborts": (SWAPPING | SHARING, "vllm_v1", ABORTS),
     "swapping, a host too small for all": (SWAPPING | {"num_cpu_blocks": 8}, "vllm_v1", ()),
     "swapping by priority": (SWAPPING, "priority", ABORTS),
-    "swapping in turns, out and in within one step": (SWAPPING, "turns", ABORTS),
+    "swapping in turns, out before in": (SWAPPING, "out before in", ABORTS),
+    "swapping in turns, in before out": (SWAPPING, "in before out", ABORTS),
     "two batches in flight, prefix sharing": (SHARING | {"async_scheduling": True}, "vllm_v1", ()),
 }
 
@@ -253,7 +221,7 @@ def test_rule_3_nobody_reads_what_is_not_his(
         whole = alone[request_id]
         assert tokens == (whole[: len(tokens)] if request_id in counts.aborted else whole), request_id
     _check_subject(config, counts, with_aborts=bool(aborts))
-    assert (counts.both_ways > 0) == (policy == "turns")
+    assert (counts.both_ways > 0) == (policy in TURNS)
 
 
 def _check_subject(config: SchedulerConfig, counts: Counts, *, with_aborts: bool) -> None:
