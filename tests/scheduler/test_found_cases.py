@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from batchtwin.scheduler import Policy, Request, Scheduler, SchedulerConfig, Step, load_policy
 from batchtwin.testing.conformance import check_workload
 from batchtwin.testing.workloads import Ask, Workload

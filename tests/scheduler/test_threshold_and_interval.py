@@ -1,4 +1,4 @@
-"""Corners of ``long_prefill_token_threshold`` and ``prefill_schedule_interval`` in which vLLM 0.33.0 was run by hand."""
+"""Corners of ``long_prefill_token_threshold`` and ``prefill_schedule_interval`` in which vLLM 0.33.0 was run."""
 
 from __future__ import annotations
 
