@@ -3,8 +3,8 @@
     python benchmarks/speed.py [--shared ../shared] [--repeats 5] [--points low busy overload]
 
 Trace, cost profile and points are those of ``bench/h100_like.json`` in the shared data (an 8B model on an H100-like
-device; coefficients from arithmetic). Each repeat is a process of its own, the points in turn. Prints its setup, a
-table of medians with their spread, and one JSON line.
+device; coefficients from arithmetic). Each repeat is a process of its own, the points in turn; ``stepped`` is
+iterations/s with leaping off. Prints its setup, a table of medians with their spread, and one JSON line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACE = "data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv"
 
 
-def replay_once(shared: Path, point: str) -> dict[str, float]:
+def replay_once(shared: Path, point: str, *, leap: bool = True) -> dict[str, float]:
     """One replay in this process: steady state timed apart from imports and reading."""
     began = time.perf_counter()
     from batchtwin.experiments.scenario import Scenario, TraceSpec
@@ -52,7 +52,7 @@ def replay_once(shared: Path, point: str) -> dict[str, float]:
     )
     num_requests = len(scenario.trace.load())
     read = time.perf_counter()
-    records = run_scenario(scenario, at["num_gpu_blocks"], CostModelBackend(model))
+    records = run_scenario(scenario, at["num_gpu_blocks"], CostModelBackend(model), leap=leap)
     done = time.perf_counter()
     return {
         "num_requests": num_requests,
@@ -70,9 +70,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--points", nargs="+", default=["low", "busy", "overload"])
     parser.add_argument("--once", help=argparse.SUPPRESS)
+    parser.add_argument("--stepped", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:
-        print(json.dumps(replay_once(args.shared, args.once)))
+        print(json.dumps(replay_once(args.shared, args.once, leap=not args.stepped)))
         return
     if not (args.shared / TRACE).exists():
         sys.exit(f"{args.shared / TRACE} is not there: give --shared.")
@@ -81,8 +82,17 @@ def main() -> None:
     runs: dict[str, list[dict[str, float]]] = {point: [] for point in args.points}
     for _ in range(args.repeats):
         for point in args.points:
-            runs[point].append(_process(args.shared, point))
-    heads = {"requests/s": 22, "iterations/s": 24, "it/request": 12, "whole s": 9, "peak MiB": 10, "preempt": 9}
+            stepped = _process(args.shared, point, "--stepped")
+            runs[point].append(_process(args.shared, point) | {"stepped_s": stepped["replay_s"]})
+    heads = {
+        "requests/s": 22,
+        "iterations/s": 26,
+        "stepped": 10,
+        "it/request": 12,
+        "whole s": 9,
+        "peak MiB": 10,
+        "preempt": 9,
+    }
     print(f"{'point':10}" + "".join(f"{head:>{width}}" for head, width in heads.items()))
     result: dict[str, Any] = {point: _summary(rows) for point, rows in runs.items()}
     for point, row in result.items():
@@ -91,14 +101,14 @@ def main() -> None:
             f"{row['iterations_per_s']:,.0f} ({row['iterations_per_s_min']:,.0f}–{row['iterations_per_s_max']:,.0f})"
         )
         print(
-            f"{point:10}{requests:>22}{steps:>24}{row['iterations_per_request']:>12.2f}{row['whole_s']:>9.2f}"
+            f"{point:10}{requests:>22}{steps:>26}{row['stepped_iterations_per_s']:>10,.0f}{row['iterations_per_request']:>12.2f}{row['whole_s']:>9.2f}"
             f"{row['peak_mib']:>10.0f}{row['num_preemptions']:>9.0f}"
         )
     print(json.dumps(result))
 
 
-def _process(shared: Path, point: str) -> dict[str, float]:
-    command = [sys.executable, __file__, "--shared", str(shared), "--once", point]
+def _process(shared: Path, point: str, *more: str) -> dict[str, float]:
+    command = [sys.executable, __file__, "--shared", str(shared), "--once", point, *more]
     began = time.perf_counter()
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     row: dict[str, float] = json.loads(out.stdout)
@@ -108,6 +118,7 @@ def _process(shared: Path, point: str) -> dict[str, float]:
 def _summary(rows: list[dict[str, float]]) -> dict[str, float]:
     out = {name: median(row[name] for row in rows) for name in rows[0]}
     out["iterations_per_request"] = out["num_iterations"] / out["num_requests"]
+    out["stepped_iterations_per_s"] = median(row["num_iterations"] / row["stepped_s"] for row in rows)
     for what in ("requests", "iterations"):
         rates = sorted(row[f"num_{what}"] / row["replay_s"] for row in rows)
         out |= {f"{what}_per_s": median(rates), f"{what}_per_s_min": rates[0], f"{what}_per_s_max": rates[-1]}

@@ -145,6 +145,11 @@ def print_run(run: Run, path: Path | None) -> None:
     )
     if scenario.num_replicas > 1:
         _print_table(console, _replicas_table(run))
+    if scenario.num_clients is not None and scenario.num_clients > scenario.max_num_seqs * scenario.num_replicas:
+        console.print(
+            f"[yellow]{scenario.num_clients} clients share {scenario.max_num_seqs * scenario.num_replicas} slots "
+            f"(max_num_seqs): TTFT and E2E here measure queueing.[/]"
+        )
     if path is not None:
         console.print(f"Wrote {path}")
 

@@ -26,15 +26,15 @@ def test_naive_reference_reproduces_the_recorded_schedule(path: Path) -> None:
     assert told.get("stalled") == golden.get("stalled")
 
 
-def _small(name: str, **knobs: object) -> dict[str, object]:
-    """A recording of one request of 12 tokens over a pool of two usable blocks of 4."""
-    config = load_golden(DATA / f"{name}.json")["config"]
+def _too_long(**knobs: object) -> dict[str, object]:
+    """One prompt of 12 tokens over a pool of two usable blocks of 4."""
+    config = load_golden(DATA / "decode_only.json")["config"]
     request = {"id": "a", "arrival_step": 0, "prompt_len": 12, "output_len": 3}
     return {"config": {**config, "block_size": 4, "num_gpu_blocks": 3, **knobs}, "requests": [request]}
 
 
 def test_prompt_that_cannot_fit_stalls_after_three_empty_steps() -> None:
-    told = replay(_small("decode_only", scheduler_reserve_full_isl=True))
+    told = replay(_too_long(scheduler_reserve_full_isl=True))
     assert told["stalled"] == ["a"]
     assert [step["sched"] for step in told["steps"]] == [[], [], []]
 
@@ -42,4 +42,4 @@ def test_prompt_that_cannot_fit_stalls_after_three_empty_steps() -> None:
 def test_prompt_that_cannot_fit_starts_again_for_ever_without_the_full_check() -> None:
     """The livelock seen in vLLM: a chunk, a chunk, a preemption by itself, and from the start."""
     with pytest.raises(TooManySteps):
-        replay(_small("decode_only", max_num_seqs=1, max_num_batched_tokens=4, scheduler_reserve_full_isl=False))
+        replay(_too_long(max_num_seqs=1, max_num_batched_tokens=4, scheduler_reserve_full_isl=False))
