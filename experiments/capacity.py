@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..scheduler.errors import BatchTwinError
 from ..sim.cost.profile import Profile
 from .bracket import HIGHEST, LOWEST, Bracket, Tried, search
+from .cells import DIED, in_words
 from .errors import ExperimentError
 from .grid import Cell, cells
 from .pool import Backend, Job, open_pool
@@ -123,7 +124,7 @@ def frontier(
     jobs: Iterator[Job[FrontierPoint]] = ((_point, (cell, *asked)) for cell in grid)
     with open_pool(backend, workers) as pool, closing(pool.results(jobs)) as points:
         found = {point.cell: point for point in points}
-    return [found[cell] for cell in grid]
+    return [found.get(cell) or FrontierPoint(cell, None, f"Failed: {DIED}.") for cell in grid]
 
 
 def _point(
@@ -138,6 +139,8 @@ def _point(
         found = capacity(cell.of(scenario), profile, slo=slo, attainment=attainment, tolerance=tolerance)
     except BatchTwinError as error:
         return FrontierPoint(cell, None, str(error))
+    except Exception as error:  # noqa: BLE001  (reported as the cell's own)
+        return FrontierPoint(cell, None, f"Failed: {in_words(error)}.")
     return FrontierPoint(cell, found, "")
 
 

@@ -34,7 +34,7 @@ def predict_cells(
         handed_out: list[Cell] = []
         finished: set[Cell] = set()
         with closing(pool.results(_jobs(left, handed_out, scenario, profile, nulls))) as results:
-            while (result := _next(results)) is not None:
+            for result in results:
                 finished.add(result.cell)
                 if result.status == "failed":
                     again.append(result.cell)
@@ -44,14 +44,6 @@ def predict_cells(
         left = left[len(handed_out) :] if handed_out else []
     for cell in again:
         yield _once_more(cell, scenario, profile, pool, nulls)
-
-
-def _next(results: Iterator[CellResult]) -> CellResult | None:
-    """None at the end, and where the workers died (each back end has exceptions of its own for that)."""
-    try:
-        return next(results, None)
-    except Exception:  # noqa: BLE001
-        return None
 
 
 def _jobs(
@@ -64,7 +56,7 @@ def _jobs(
 
 def _once_more(cell: Cell, scenario: Scenario, profile: Profile, pool: Pool[CellResult], nulls: bool) -> CellResult:
     with closing(pool.results(_jobs([cell], [], scenario, profile, nulls))) as results:
-        result = _next(results) or _without_metrics(cell, "failed", DIED)
+        result = next(results, None) or _without_metrics(cell, "failed", DIED)
     if result.status == "failed":
         return result._replace(reason=f"Failed twice: {result.reason}.")
     return result
@@ -79,7 +71,7 @@ def predict_cell(cell: Cell, scenario: Scenario, profile: Profile, nulls: bool =
     except BatchTwinError as error:
         return _without_metrics(cell, "infeasible", str(error))
     except Exception as error:  # noqa: BLE001  (reported as the cell's own)
-        return _without_metrics(cell, "failed", _in_words(error))
+        return _without_metrics(cell, "failed", in_words(error))
     return CellResult(cell, "ok", "", run.num_gpu_blocks, run.metrics, baselines)
 
 
@@ -87,7 +79,7 @@ def _without_metrics(cell: Cell, status: Status, reason: str) -> CellResult:
     return CellResult(cell, status, reason, 0, {}, {})
 
 
-def _in_words(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """On one line, with the place in the code: file names alone, so that it is the same on every machine."""
     while error.__cause__ is not None:  # SimPy raises a copy that knows only where SimPy is
         error = error.__cause__

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from ..scheduler.policies import load_policy
 from .scenario import Scenario
 
 TOLERANCE = 0.02
@@ -17,6 +18,11 @@ DEFAULTS = {
 """vLLM 0.33's (max_num_seqs, max_num_batched_tokens) by device class: a CPU at world size 1; GPUs; GPUs with at least
 70 GiB (H100, H200; not the A100)."""
 Status = Literal["ok", "infeasible", "failed", "skipped"]
+
+
+def policy_label(spec: str) -> str:
+    """A policy's name as every result shows it: an oracle, which uses what no server knows, is called one."""
+    return f"{spec} (oracle)" if load_policy(spec).is_oracle else spec
 
 
 class Cell(NamedTuple):

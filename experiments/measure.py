@@ -9,6 +9,7 @@ from ..executor.models import LoadedModel
 from ..executor.peaks import device_name, num_threads
 from ..sim.clock import Clock, WallClock
 from ..sim.cost.profile import ModelFacts
+from .grid import policy_label
 from .kv_pool import num_gpu_blocks
 from .provenance import provenance
 from .replay import check_context
@@ -46,7 +47,8 @@ class Device:
         backend = DeviceBackend(self.engine(blocks, scenario.block_size, scenario.seed))
         clock: Clock = WallClock(strict=False) if wall_clock else Clock()
         records = run_scenario(scenario, blocks, backend, host_clock=time.perf_counter, clock=clock)
-        return Run(scenario, "measured", records, blocks, self.describe())
+        about = self.describe() | {"policy": policy_label(scenario.policy)}
+        return Run(scenario, "measured", records, blocks, about)
 
     def describe(self) -> dict[str, str]:
         """Where its measurements come from."""

@@ -1,4 +1,4 @@
-"""Where predictions run: processes of this machine, Ray or Dask, all through joblib."""
+"""Where predictions run: processes of this machine, Ray or Dask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
@@ -15,13 +15,14 @@ from joblib import Parallel, delayed, parallel_config
 from .errors import ExperimentError
 
 Backend = Literal["loky", "ray", "dask"]
-"""joblib's back ends: processes of this machine; a Ray or Dask cluster (theirs to name: ``RAY_ADDRESS`` and
+"""Processes of this machine; a Ray or Dask cluster (theirs to name: ``RAY_ADDRESS`` and
 ``DASK_SCHEDULER_ADDRESS``), or a local one of ``workers`` processes if none is named."""
 BACKENDS: tuple[str, ...] = get_args(Backend)
 ROUND_PER_WORKER = 4
 """Jobs a worker that a back end without streaming (Ray's) is given at a time: finished cells are kept in between."""
 T = TypeVar("T")
 Job = tuple[Callable[..., T], tuple[Any, ...]]
+Run = Callable[[Iterable[Job[Any]]], Iterator[Any]]
 
 
 def parse_backend(name: str) -> Backend:
@@ -32,59 +33,81 @@ def parse_backend(name: str) -> Backend:
 
 
 class Pool(Generic[T]):
-    """Runs jobs ``workers`` at a time and yields what they return, in whatever order they finish.
+    """Runs jobs ``workers`` at a time and yields what they return, in whatever order they finish."""
 
-    One worker on ``loky`` is this very process. Whatever else an iteration raises comes from the workers: a job that
-    raised, a worker that died, a connection lost.
-    """
-
-    def __init__(self, backend: str, workers: int, *, streams: bool) -> None:
-        self.backend = backend
-        self.workers = workers
-        self._streams = streams
+    def __init__(self, run: Callable[[Iterable[Job[T]]], Iterator[T]]) -> None:
+        self._run = run
 
     def results(self, jobs: Iterable[Job[T]]) -> Generator[T, None, None]:
-        """What the jobs return, as they finish; to be closed."""
-        calls = (delayed(function)(*arguments) for function, arguments in jobs)
-        if self._streams:
-            with _closing(Parallel(n_jobs=self.workers, return_as="generator_unordered")(calls)) as results:
-                for result in results:  # noqa: UP028  (yield from would close them before the block does)
-                    yield result
-            return
-        while part := list(islice(calls, ROUND_PER_WORKER * self.workers)):
-            yield from cast("list[T]", Parallel(n_jobs=self.workers)(part))
+        """What the jobs return, as they finish; to be closed. It ends early where workers die: of the jobs that were
+        taken from ``jobs`` those that returned nothing are lost. Jobs themselves should not raise.
+        """
+        results = self._run(jobs)
+        try:
+            while True:
+                try:
+                    result = next(results)
+                except StopIteration:
+                    return
+                except Exception:  # noqa: BLE001  (each back end has exceptions of its own for a worker that died)
+                    return
+                yield result
+        finally:
+            results.close()  # type: ignore[attr-defined]
 
 
 @contextmanager
 def open_pool(backend: str = "loky", workers: int = 1) -> Iterator[Pool[Any]]:
-    """Workers of a back end, until the block ends. Raises ``ExperimentError`` if it is unknown or not installed."""
-    parse_backend(backend)
-    with ExitStack() as stack:
-        if backend == "dask":
-            stack.enter_context(_dask(workers))
-        elif backend == "ray":
-            stack.enter_context(_ray(workers))
-        stack.enter_context(parallel_config(backend))
-        yield Pool(backend, workers, streams=backend != "ray")
+    """Workers of a back end, until the block ends; one worker on ``loky`` is this very process. Raises
+    ``ExperimentError`` if the back end is unknown or not installed.
+    """
+    openers = {"loky": _loky, "ray": _ray, "dask": _dask}
+    with openers[parse_backend(backend)](workers) as run:
+        yield Pool(run)
 
 
 @contextmanager
-def _dask(workers: int) -> Iterator[None]:
+def _loky(workers: int) -> Iterator[Run]:
+    def run(jobs: Iterable[Job[T]]) -> Iterator[T]:
+        with _closing(Parallel(n_jobs=workers, return_as="generator_unordered")(_delayed(jobs))) as results:
+            for result in results:  # noqa: UP028  (yield from would close them before the block does)
+                yield result
+
+    with parallel_config("loky"):
+        yield run
+
+
+@contextmanager
+def _dask(workers: int) -> Iterator[Run]:
+    """Not through joblib, whose Dask back end waits for ever for a job that lost its worker (1.6.0)."""
     try:
         import dask  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from distributed import Client  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from distributed import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+            Client,
+            as_completed,
+        )
     except ImportError as error:
         raise _not_installed("dask") from error
     if dask.config.get("scheduler-address", None):
         client = Client()
     else:
         client = Client(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+
+    def run(jobs: Iterable[Job[T]]) -> Iterator[T]:
+        futures = [client.submit(function, *arguments, pure=False) for function, arguments in jobs]
+        try:
+            for future in as_completed(futures):
+                if future.status == "finished":
+                    yield future.result()
+        finally:
+            client.cancel(futures)
+
     with client:
-        yield
+        yield run
 
 
 @contextmanager
-def _ray(workers: int) -> Iterator[None]:
+def _ray(workers: int) -> Iterator[Run]:
     try:
         import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from ray.util.joblib import register_ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -96,11 +119,22 @@ def _ray(workers: int) -> Iterator[None]:
         paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}  # for policies of the user's own
         ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=paths if local else None, **local)
     register_ray()
+
+    def run(jobs: Iterable[Job[T]]) -> Iterator[T]:
+        calls = _delayed(jobs)
+        while part := list(islice(calls, ROUND_PER_WORKER * workers)):
+            yield from cast("list[T]", Parallel(n_jobs=workers)(part))
+
     try:
-        yield
+        with parallel_config("ray"):
+            yield run
     finally:
         if own:
             ray.shutdown()
+
+
+def _delayed(jobs: Iterable[Job[Any]]) -> Iterator[Any]:
+    return (delayed(function)(*arguments) for function, arguments in jobs)
 
 
 def _not_installed(extra: str) -> ExperimentError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..scheduler.batch import Bound
 from .errors import ExperimentError
-from .grid import TOLERANCE, Cell, CellResult, best_of, nearly_best
+from .grid import TOLERANCE, Cell, CellResult, best_of, nearly_best, policy_label
 from .sweep import Sweep
 
 KNOB = {
@@ -98,7 +98,7 @@ def _meets(result: CellResult, limits: Mapping[str, float]) -> bool:
 
 def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], meets: bool, tolerance: float) -> str:
     cell, value = chosen.cell, chosen.metrics[objective]
-    policy = f"{cell.policy} with " if cell.policy != "vllm_v1" else ""
+    policy = f"{policy_label(cell.policy)} with " if cell.policy != "vllm_v1" else ""
     text = (
         f"Choose {policy}max_num_seqs={cell.max_num_seqs} and max_num_batched_tokens={cell.max_num_batched_tokens}: "
         f"the smallest knobs within {tolerance:.0%} of the best, {value:,.1f} {UNITS.get(objective, objective)}"

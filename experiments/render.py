@@ -22,7 +22,7 @@ from rich.table import Table
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
-from .grid import Cell
+from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
 
@@ -238,8 +238,9 @@ def number(value: float, digits: int) -> str:
 def _title(run: Run) -> str:
     scenario = run.scenario
     return (
-        f"{run.kind.capitalize()}: {scenario.model}, {scenario.policy}, max_num_seqs {scenario.max_num_seqs}, "
-        f"max_num_batched_tokens {scenario.max_num_batched_tokens}, {run.metrics['completed']:,} requests"
+        f"{run.kind.capitalize()}: {scenario.model}, {policy_label(scenario.policy)}, "
+        f"max_num_seqs {scenario.max_num_seqs}, max_num_batched_tokens {scenario.max_num_batched_tokens}, "
+        f"{run.metrics['completed']:,} requests"
     )
 
 
@@ -260,7 +261,9 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
     budgets = sorted({cell.max_num_batched_tokens for cell in cells})
     objective = sweep.spec.objective
     table = _table(
-        "seqs \\ tokens", *(f"{budget:,}" for budget in budgets), title=f"{policy}: {LABELS.get(objective, objective)}"
+        "seqs \\ tokens",
+        *(f"{budget:,}" for budget in budgets),
+        title=f"{policy_label(policy)}: {LABELS.get(objective, objective)}",
     )
     for seqs in sorted({cell.max_num_seqs for cell in cells}):
         row: list[str] = []

@@ -10,6 +10,7 @@ from ..sim.cost.profile import ModelFacts, Profile, load_profile
 from ..sim.cost_backend import CostModelBackend
 from ..sim.spill import Sink
 from .errors import ExperimentError
+from .grid import policy_label
 from .kv_pool import num_gpu_blocks
 from .provenance import provenance
 from .run import Run
@@ -65,7 +66,11 @@ def predict(
     host = profile.host if cost_model is None else HostTerm()
     backends = [CostModelBackend(model, host) for _ in range(scenario.num_replicas)]
     records = run_scenario(scenario, blocks, *backends, sink=sink)
-    about = provenance("simpy", "numpy") | {"profile": profile.hash(), "cost_model": model.name}
+    about = provenance("simpy", "numpy") | {
+        "profile": profile.hash(),
+        "cost_model": model.name,
+        "policy": policy_label(scenario.policy),
+    }
     return Run(scenario, "predicted", records, blocks, about)
 
 

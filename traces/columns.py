@@ -23,6 +23,7 @@ ARRAYS: dict[str, type[np.generic]] = {
     "num_prompt_tokens": np.int64,
     "output_len": np.int64,
     "priority": np.int64,
+    "predicted_output_len": np.int64,
 }
 
 

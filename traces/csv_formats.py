@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .errors import TraceError, quoted
-from .lines import csv_rows
+from .lines import csv_rows, read_head
 from .rows import whole_number
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+PREDICTED_COLUMN = "predicted_decode_tokens"
+"""Ours: a Vidur trace may say what somebody predicted of each output length."""
 
 NS_PER_S = 1_000_000_000
 LATEST_ARRIVAL_S = 1e11
@@ -57,12 +59,16 @@ def _no_time(path: Path, line: int, text: str) -> TraceError:
 
 
 def read_vidur(path: Path, rows: Rows) -> None:
-    """``arrived_at,num_prefill_tokens,num_decode_tokens``; ticks are seconds."""
+    """``arrived_at,num_prefill_tokens,num_decode_tokens``, perhaps ``predicted_decode_tokens``; ticks are seconds."""
     _, prompt_column, output_column = VIDUR_COLUMNS
-    for line, (arrived_at, prompt, output) in csv_rows(path, VIDUR_COLUMNS):
+    header = read_head(path).decode("utf-8", errors="replace").lstrip().partition("\n")[0]
+    has_predictions = PREDICTED_COLUMN in [name.strip() for name in header.split(",")]
+    columns = (*VIDUR_COLUMNS, PREDICTED_COLUMN) if has_predictions else VIDUR_COLUMNS
+    for line, (arrived_at, prompt, output, *predicted) in csv_rows(path, columns):
         prompt_tokens = whole_number(path, line, prompt_column, prompt)
         output_tokens = whole_number(path, line, output_column, output)
-        rows.add(line, _seconds(path, line, arrived_at), prompt_tokens, output_tokens)
+        if rows.add(line, _seconds(path, line, arrived_at), prompt_tokens, output_tokens) and predicted:
+            rows.add_prediction(line, whole_number(path, line, PREDICTED_COLUMN, predicted[0]))
 
 
 def _seconds(path: Path, line: int, text: str) -> float:

@@ -36,6 +36,7 @@ class Rows:
         self._prompt_tokens = array("q")
         self._output_tokens = array("q")
         self._blocks: list[IntArray] = []
+        self._predicted_tokens = array("q")
         self._line = 0
 
     def add(self, line: int, ticks: float, prompt_tokens: int, output_tokens: int) -> bool:
@@ -60,6 +61,11 @@ class Rows:
         """The prefix blocks of the row just taken."""
         self._blocks.append(ids)
 
+    def add_prediction(self, line: int, output_tokens: int) -> None:
+        """What somebody predicted of the output length of the row just taken."""
+        self._check_length(line, "predicted output", output_tokens, "correct the row")
+        self._predicted_tokens.append(output_tokens)
+
     def _check_length(self, line: int, what: str, tokens: int, remedy: str) -> None:
         if tokens == 0:
             raise TraceError.at(self._path, line, f"a request with 0 {what} tokens cannot be replayed; {remedy}")
@@ -81,6 +87,9 @@ class Rows:
             arrival_s=(ticks[order] - ticks[order[0]]) / self._ticks_per_s,
             num_prompt_tokens=np.array(self._prompt_tokens, dtype=np.int64)[order],
             output_len=np.array(self._output_tokens, dtype=np.int64)[order],
+            predicted_output_len=np.array(self._predicted_tokens, dtype=np.int64)[order]
+            if self._predicted_tokens
+            else None,
             prompt_blocks=tuple(self._blocks[row] for row in order.tolist()) if hash_block_tokens else None,
             hash_block_tokens=hash_block_tokens or 512,
             source=source,

@@ -40,6 +40,8 @@ class Trace:
     prompt_blocks: tuple[IntArray, ...] | None = None
     hash_block_tokens: int = 512
     priority: IntArray | None = None
+    predicted_output_len: IntArray | None = None
+    """Somebody's guess of each output length, which a scheduler may know where it may not know the truth."""
     client_id: tuple[str, ...] | None = None
     source: str = ""
 
@@ -84,6 +86,8 @@ class Trace:
         yield "output_len", self.output_len.astype("<i8")
         if self.priority is not None:
             yield "priority", self.priority.astype("<i8")
+        if self.predicted_output_len is not None:
+            yield "predicted_output_len", self.predicted_output_len.astype("<i8")
         if self.prompt_blocks is not None:
             yield "blocks", np.array([ids.size for ids in self.prompt_blocks], dtype="<i8")
             yield "ids", np.concatenate(self.prompt_blocks).astype("<i8")
@@ -127,6 +131,7 @@ class Trace:
             output_len=self.output_len[rows],
             prompt_blocks=None if blocks is None else tuple(blocks[row] for row in rows.tolist()),
             priority=None if self.priority is None else self.priority[rows],
+            predicted_output_len=None if self.predicted_output_len is None else self.predicted_output_len[rows],
             client_id=None if clients is None else tuple(clients[row] for row in rows.tolist()),
             source=self._source_after(verb),
         )
@@ -159,8 +164,16 @@ class Trace:
             blocks = tuple(ids[:count] for ids, count in zip(blocks, needed.tolist(), strict=True))
         limits = f", at most {max_prompt_tokens} and {max_output_tokens} tokens".replace("None", "any")
         verb = f"scale_lengths({prompt:g}, {output:g}{limits if max_prompt_tokens or max_output_tokens else ''})"
+        predicted = self.predicted_output_len
+        if predicted is not None:
+            predicted = scaled(predicted, "predicted output lengths", output, max_output_tokens)
         return replace(
-            self, num_prompt_tokens=prompts, output_len=outputs, prompt_blocks=blocks, source=self._source_after(verb)
+            self,
+            num_prompt_tokens=prompts,
+            output_len=outputs,
+            predicted_output_len=predicted,
+            prompt_blocks=blocks,
+            source=self._source_after(verb),
         )
 
     def offline(self) -> Trace:
@@ -190,6 +203,7 @@ class Trace:
     def iter_requests(self) -> Iterator[Request]:
         """Like ``requests``, one at a time."""
         priority = None if self.priority is None else self.priority.tolist()
+        predicted = None if self.predicted_output_len is None else self.predicted_output_len.tolist()
         for row, (arrival_s, prompt_tokens, output_len) in enumerate(self._lengths()):
             yield Request(
                 str(row),
@@ -198,6 +212,7 @@ class Trace:
                 arrival_s=arrival_s,
                 prompt=self._segments(row, prompt_tokens),
                 priority=0 if priority is None else priority[row],
+                predicted_output_len=None if predicted is None else predicted[row],
                 client_id="" if self.client_id is None else self.client_id[row],
                 index=row,
             )

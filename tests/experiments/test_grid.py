@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sweeps import spec, tiny_scenario
 
-from batchtwin.experiments.grid import Cell, cells, cells_to_measure, default_cell
+from batchtwin.experiments.grid import Cell, cells, cells_to_measure, default_cell, policy_label
 from batchtwin.experiments.scenario import Scenario
 
 SEQS, TOKENS = (4, 8, 16, 32), (64, 128, 256, 512)
@@ -91,3 +91,9 @@ def test_a_cell_is_a_scenarios_knobs_and_a_folders_name() -> None:
     scenario = cell(8, 64, "prefill_first").of(tiny_scenario())
     assert (scenario.policy, scenario.max_num_seqs, scenario.max_num_batched_tokens) == ("prefill_first", 8, 64)
     assert cell(8, 64, "my.module:Mine").key == "my.module-Mine-seqs8-tokens64"
+
+
+def test_an_oracle_is_called_one_wherever_its_name_is_shown() -> None:
+    assert policy_label("srtf") == "srtf (oracle)"
+    assert policy_label("sjf:predicted=true") == "sjf:predicted=true"
+    assert policy_label("vllm_v1") == "vllm_v1"

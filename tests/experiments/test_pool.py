@@ -54,8 +54,7 @@ def test_rule_7_loky_workers_write_the_same_bytes_as_this_process(reference: dic
 def test_rule_7_a_local_cluster_of_two_processes_writes_the_same_bytes(
     reference: dict[str, bytes], tmp_path: Path, backend: str
 ) -> None:
-    module = {"dask": "distributed", "ray": "ray.util.joblib"}[backend]
-    pytest.importorskip(module, reason=f"the extra {backend} is not installed", exc_type=ImportError)
+    need(backend)
     run(tmp_path / "s", workers=2, backend=backend)
     assert bytes_of(tmp_path / "s") == reference
 
@@ -107,10 +106,10 @@ def test_a_cell_is_tried_twice_and_no_more(
         assert len(list(tmp_path.iterdir())) == attempts
 
 
-def test_a_worker_that_dies_fails_its_own_cells_and_no_others() -> None:
-    """Both of its neighbours' results are those of a healthy pool, although the pool broke under them."""
+def check_that_only_the_guilty_fail(backend: str) -> None:
+    """The innocent cells' results are those of a healthy pool, although workers died beside them."""
     cells = [Cell("failing_policies:Dies", seqs, tokens) for seqs in SEQS for tokens in TOKENS]
-    results = predict(cells, workers=2)
+    results = predict(cells, workers=2, backend=backend)
     assert [result.cell for result in results] == cells
     for result in results:
         if result.cell.max_num_seqs == 4:
@@ -121,16 +120,26 @@ def test_a_worker_that_dies_fails_its_own_cells_and_no_others() -> None:
             assert (result.status, result.metrics) == ("ok", pytest.approx(healthy.metrics, nan_ok=True))
 
 
-def test_a_pool_that_cannot_even_start_fails_every_cell_and_ends() -> None:
-    class Broken(Pool[CellResult]):
-        """Loses its connection before it takes anything."""
+def test_a_worker_that_dies_fails_its_own_cells_and_no_others() -> None:
+    check_that_only_the_guilty_fail("loky")
 
-        def results(self, jobs):  # type: ignore[no-untyped-def]
-            raise ConnectionError("no scheduler")
-            yield
+
+@pytest.mark.full
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_worker_of_a_cluster_that_dies_fails_its_own_cells_and_no_others(backend: str) -> None:
+    need(backend)
+    check_that_only_the_guilty_fail(backend)
+
+
+def test_a_pool_that_cannot_even_start_fails_every_cell_and_ends() -> None:
+    def lost(jobs: object) -> Iterator[CellResult]:
+        """A connection that ends before anything is taken."""
+        raise ConnectionError("no scheduler")
+        yield
 
     cells = [Cell("vllm_v1", seqs, 64) for seqs in SEQS]
-    results = list(predict_cells(cells, tiny_scenario(), PROFILE, Broken("dask", 2, streams=True)))
+    results = list(predict_cells(cells, tiny_scenario(), PROFILE, Pool(lost)))
     assert [(result.cell, result.status) for result in results] == [(cell, "failed") for cell in cells]
 
 
@@ -144,9 +153,14 @@ def test_failed_cells_are_tried_again_when_the_sweep_is_resumed(reference: dict[
     assert bytes_of(folder) == reference
 
 
-def predict(cells: list[Cell], workers: int) -> list[CellResult]:
+def need(backend: str) -> None:
+    module = {"dask": "distributed", "ray": "ray.util.joblib"}[backend]
+    pytest.importorskip(module, reason=f"the extra {backend} is not installed", exc_type=ImportError)
+
+
+def predict(cells: list[Cell], workers: int, backend: str = "loky") -> list[CellResult]:
     """In the order of ``cells``."""
-    with open_pool("loky", workers) as pool, closing(predict_cells(cells, tiny_scenario(), PROFILE, pool)) as results:
+    with open_pool(backend, workers) as pool, closing(predict_cells(cells, tiny_scenario(), PROFILE, pool)) as results:
         found = {result.cell: result for result in results}
     assert len(found) == len(cells)
     return [found[cell] for cell in cells]
