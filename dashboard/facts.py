@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..experiments.grid import default_cell
+from ..experiments.grid import default_cell, policy_label
 from ..experiments.provenance import provenance
 from ..experiments.scenario import Scenario, TraceSpec
 from ..sim.cost.profile import Profile
@@ -108,7 +108,7 @@ def _pool(results: Results) -> str:
 def _scheduling(results: Results) -> str:
     scenario = results.sweep.spec.scenario
     chunked = "chunked prefill" if scenario.enable_chunked_prefill else "whole prefills"
-    return f"{', '.join(results.sweep.spec.policies)} · {chunked} · model length {scenario.max_model_len:,}"
+    return f"{', '.join(map(policy_label, results.sweep.spec.policies))} · {chunked} · model length {scenario.max_model_len:,}"
 
 
 def _default(scenario: Scenario) -> str:
