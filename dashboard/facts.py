@@ -108,7 +108,8 @@ def _pool(results: Results) -> str:
 def _scheduling(results: Results) -> str:
     scenario = results.sweep.spec.scenario
     chunked = "chunked prefill" if scenario.enable_chunked_prefill else "whole prefills"
-    return f"{', '.join(map(policy_label, results.sweep.spec.policies))} · {chunked} · model length {scenario.max_model_len:,}"
+    policies = ", ".join(map(policy_label, results.sweep.spec.policies))
+    return f"{policies} · {chunked} · model length {scenario.max_model_len:,}"
 
 
 def _default(scenario: Scenario) -> str:

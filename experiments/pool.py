@@ -91,7 +91,9 @@ def _dask(workers: int) -> Iterator[Run]:
     if dask.config.get("scheduler-address", None):
         client = Client()
     else:
-        client = Client(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+        once = {"distributed.scheduler.allowed-failures": 0}  # whether to try again is decided here, not by Dask
+        with dask.config.set(once):
+            client = Client(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
 
     def run(jobs: Iterable[Job[T]]) -> Iterator[T]:
         futures = [client.submit(function, *arguments, pure=False) for function, arguments in jobs]
