@@ -195,9 +195,7 @@ def sweep(
     folder: Annotated[Path, typer.Argument(help="Where the results go; the same command resumes it.")],
     profile: Annotated[Path, typer.Option("--profile", "-p", help="Profile that calibrate wrote.")],
     seqs: Annotated[str, typer.Option("--seqs", help="Values of max_num_seqs.")] = "8,16,32,64,128",
-    tokens: Annotated[
-        str, typer.Option("--tokens", help="Values of max_num_batched_tokens.")
-    ] = "128,256,512,1024,2048",
+    tokens: Annotated[str, typer.Option("--tokens", help="Of max_num_batched_tokens.")] = "128,256,512,1024,2048",
     policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas.")] = "vllm_v1",
     objective: Annotated[
         str | None, typer.Option(help="Metric to maximise (output_throughput, or request_goodput with SLOs).")
@@ -206,10 +204,7 @@ def sweep(
     repeats: Annotated[int, typer.Option(help="How often each is measured.")] = 1,
     workers: WorkersOption = 2,
     backend: BackendOption = "loky",
-    search: Annotated[
-        bool,
-        typer.Option("--search", help="Leave out cells that do badly on a part of the trace; each with its reason."),
-    ] = False,
+    search: Annotated[bool, typer.Option("--search", help="Leave out cells bad on a part of the trace.")] = False,
     trace: TraceOption = "azure-conv-like",
     requests: RequestsOption = None,
     rate_scale: RateOption = 1.0,

@@ -21,6 +21,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = "data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv"
+MAX_MODEL_LEN = 1280
 SEQS, TOKENS = (4, 12, 32, 96), (128, 512, 2048)
 TARGETS = {
     "output_throughput": ("median_error_percent", 5.0),
@@ -36,7 +37,6 @@ def main() -> None:
     from batchtwin.experiments.calibrate import calibrate
     from batchtwin.experiments.compare import compare
     from batchtwin.experiments.render import print_comparison, print_profile
-    from batchtwin.experiments.scenario import make_scenario
     from batchtwin.experiments.sweep import sweep
 
     if (args.out / "sweep.json").exists():
@@ -45,28 +45,14 @@ def main() -> None:
         minutes=args.minutes,
         threads=1,
         max_num_seqs=max(SEQS),
-        max_model_len=1280,
+        max_model_len=MAX_MODEL_LEN,
         num_gpu_blocks=args.blocks,  # the pool that will be used: a larger one would not stay in the caches
     )
     path = args.out / "calibration.json"
     profile.save(path)
     print_profile(profile, path)
     print(f"profile hash {profile.hash()}, written before any cell is measured\n", flush=True)
-    scenario = make_scenario(
-        trace={
-            "source": str(args.trace),
-            "start": 1000,
-            "num_requests": args.requests,
-            "prompt_scale": 0.25,
-            "output_scale": 0.25,
-            "max_prompt_tokens": 1024,
-            "max_output_tokens": 128,
-            "rate_scale": args.rate_scale,
-        },
-        threads=1,
-        max_model_len=1280,
-        num_gpu_blocks=args.blocks,
-    )
+    scenario = _scenario(args)
     began = time.perf_counter()
     done = sweep(
         args.out,
@@ -99,6 +85,27 @@ def main() -> None:
     print(f"best over worst measured throughput: {throughput.max() / throughput.min():.2f}")
     (args.out / "fidelity.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
+
+
+def _scenario(args: argparse.Namespace) -> Any:
+    """The slice of the trace, its lengths scaled to the small model."""
+    from batchtwin.experiments.scenario import make_scenario
+
+    return make_scenario(
+        trace={
+            "source": str(args.trace),
+            "start": 1000,
+            "num_requests": args.requests,
+            "prompt_scale": 0.25,
+            "output_scale": 0.25,
+            "max_prompt_tokens": 1024,
+            "max_output_tokens": 128,
+            "rate_scale": args.rate_scale,
+        },
+        threads=1,
+        max_model_len=MAX_MODEL_LEN,
+        num_gpu_blocks=args.blocks,
+    )
 
 
 def _arguments() -> argparse.Namespace:

@@ -144,14 +144,20 @@ def decode_attention(
         num_stages=launch.num_stages,
     )
     if num_splits > 1:
-        merge_kernel[(num_seqs, num_heads)](
-            parts,
-            logs,
-            out,
-            out.stride(0),
-            out.stride(1),
-            head_dim=head_dim,
-            padded_head_dim=padded_head_dim,
-            num_splits=num_splits,
-            padded_splits=triton.next_power_of_2(num_splits),
-        )
+        _merge(parts, logs, out, padded_head_dim)
+
+
+def _merge(parts: Tensor, logs: Tensor, out: Tensor, padded_head_dim: int) -> None:
+    """Weigh the partial outputs ``parts`` [S, splits, n_q_heads, head_dim] by their log-sums ``logs``."""
+    num_seqs, num_splits, num_heads, head_dim = parts.shape
+    merge_kernel[(num_seqs, num_heads)](
+        parts,
+        logs,
+        out,
+        out.stride(0),
+        out.stride(1),
+        head_dim=head_dim,
+        padded_head_dim=padded_head_dim,
+        num_splits=num_splits,
+        padded_splits=triton.next_power_of_2(num_splits),
+    )
