@@ -121,7 +121,9 @@ def calibrate(
     """Measure iterations on this device and write a profile: the law, its held-out error, the device's noise."""
     from .experiments.calibrate import calibrate as run
     from .experiments.render import calibration_progress, print_profile
+    from .experiments.run import check_writable
 
+    check_writable(output)
     with calibration_progress() as progress:
         profile = run(
             model,

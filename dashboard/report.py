@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from ..experiments.compare import Comparison
 from ..experiments.recommend import Recommendation
-from ..experiments.run import writing
+from ..experiments.run import write_whole
 from ..experiments.sweep import Sweep
 from . import frames, report_style
 from .data import first_policy, heatmap_data, parity_data, policies
@@ -36,10 +36,7 @@ def write_report(sweep: Sweep | Path, path: Path) -> None:
     """Write the report of a sweep (or of the sweep in a folder). The same results give the same bytes. Raises
     ``BatchTwinError`` if the results cannot be read or the file cannot be written.
     """
-    text = html_of(read_results(sweep))
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write_whole(path, html_of(read_results(sweep)))
 
 
 def html_of(results: Results) -> str:

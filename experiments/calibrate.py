@@ -16,6 +16,7 @@ from ..sim.cost.features import Features, FloatArray, features_of, stack
 from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
 from ..sim.cost.models import Fitted, HostTerm
 from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, Profile, roofline_of
+from .errors import ExperimentError
 from .measure import Device
 from .scenario import Scenario, TraceSpec
 from .world import run_scenario
@@ -44,6 +45,8 @@ def calibrate(
     """Measure this device for about ``minutes`` and fit an iteration's time. The limits are those of the batches that
     will be predicted: a law is only as good as the region it was measured in.
     """
+    if not (0 < minutes < float("inf")):
+        raise ExperimentError(f"minutes is {minutes:g}, but measuring takes some: give a number above 0.")
     opened = Device(model, dtype=dtype, device=device, threads=threads, seed=seed)
     began = time.perf_counter()
     engine = opened.engine(num_gpu_blocks, block_size, seed)

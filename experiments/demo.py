@@ -14,6 +14,8 @@ SEQS = (4, 8, 16, 32, 64, 128)
 TOKENS = (128, 256, 512, 1024, 2048)
 NUM_REQUESTS = 120
 NUM_BLOCKS = 1024
+REPEATS = 2
+"""Twice each, so that the device's own noise stands beside the error."""
 LOAD = 1.3
 """Offered load over the capacity of the largest cell: enough that the knobs matter."""
 
@@ -46,6 +48,7 @@ def run_demo(folder: Path, trace: str, *, minutes: float, measure: int, threads:
             max_num_seqs=SEQS,
             max_num_batched_tokens=TOKENS,
             measure=measure,
+            repeats=REPEATS,
             workers=2,
             progress=progress_cells,
         )

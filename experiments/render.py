@@ -57,6 +57,8 @@ REPLICA_COLUMNS = (
     ("KV peak", "peak_kv_usage", 2),
     ("Cached tok", "cached_tokens", 0),
 )
+BUSY_PERCENT = 15.0
+"""Repeat noise of a calibration above which its user is warned; a quiet machine shows 5 to 10."""
 LABELS = {metric: f"{label} ({unit})" if unit else label for label, metric, unit, _ in ROWS}
 NAMES = {metric: label for label, metric, _, _ in ROWS} | {
     "median_ttft_ms": "TTFT median",
@@ -126,6 +128,11 @@ def print_profile(profile: Profile, path: Path) -> None:
         f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
         f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
     )
+    if fit.repeat_noise_percent > BUSY_PERCENT:
+        console.print(
+            f"[yellow]The same batch varied by {fit.repeat_noise_percent:.0f} % from one time to the next: this "
+            f"machine was busy, and predictions cannot be better than that. Calibrate again when it is quiet.[/]"
+        )
     console.print(f"Wrote {path} (hash {profile.hash()})")
 
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EISDIR
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -134,6 +135,29 @@ def read_head(path: Path, expected_format: int, *fields: str) -> dict[str, Any]:
     if missing:
         raise ExperimentError(f"{path} lacks {missing[0]}: delete its folder and run again.")
     return dict(head)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file complete or not at all: what stood there before stays if the disk fails. Raises
+    ``ExperimentError``.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(path.name + ".part")
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``ExperimentError`` if a file could not be written to ``path``, before anything is computed for it."""
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, "it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+        if path.stat().st_size == 0:
+            path.unlink()
 
 
 class writing:  # noqa: N801  (reads as a verb: with writing(path))

@@ -39,6 +39,10 @@ class TraceSpec(_Part):
     rate_scale: float = Field(1.0, gt=0)
     offline: bool = False
     seed: int = 0
+    sort: bool = False
+    """Sort a file's rows by arrival, instead of refusing one that goes back in time."""
+    drop_zero_output: bool = False
+    """Leave out a file's rows without output, instead of refusing them."""
 
     def load(self) -> Trace:
         """The requests. Raises ``TraceError``."""
@@ -46,13 +50,13 @@ class TraceSpec(_Part):
 
 
 @lru_cache(maxsize=2)
-def _read(source: str, seed: int) -> Trace:
-    return load_trace(source, seed=seed)
+def _read(source: str, seed: int, sort: bool, drop_zero_output: bool) -> Trace:
+    return load_trace(source, seed=seed, sort=sort, drop_zero_output=drop_zero_output)
 
 
 @lru_cache(maxsize=4)
 def _load(spec: TraceSpec) -> Trace:
-    trace = _read(spec.source, spec.seed)
+    trace = _read(spec.source, spec.seed, spec.sort, spec.drop_zero_output)
     if spec.start or spec.num_requests is not None:
         stop = len(trace) if spec.num_requests is None else spec.start + spec.num_requests
         trace = trace.slice(spec.start, stop)

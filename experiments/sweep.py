@@ -18,7 +18,7 @@ from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_ce
 from .halving import halve
 from .pool import Backend, Pool, open_pool
 from .replay import check_measurable, check_profile
-from .run import Run, load_run, read_head, writing
+from .run import Run, load_run, read_head, write_whole, writing
 from .scenario import Scenario
 
 FORMAT = 1
@@ -115,7 +115,8 @@ class Sweep:
         if not path.exists():
             spec = self.spec
             rungs = halve(spec.grid, spec.scenario, self.profile, spec.objective, pool)
-            _write_json(path, {"format": FORMAT, "rounds": [rung.by_key() for rung in rungs]})
+            head = {"format": FORMAT, "rounds": [rung.by_key() for rung in rungs]}
+            write_whole(path, json.dumps(head, indent=1) + "\n")
         rounds = read_head(path, FORMAT, "rounds")["rounds"]
         why = {key: reason for row in rounds for key, reason in row["skipped"].items()}
         return {cell: why[cell.key] for cell in self.spec.grid if cell.key in why}
@@ -171,16 +172,7 @@ class Sweep:
 
     def _store(self, result: CellResult) -> None:
         path = self._cell_folder(result.cell) / "predicted.json"
-        _write_json(path, {"format": FORMAT, **result._asdict()})
-
-
-def _write_json(path: Path, head: dict[str, Any]) -> None:
-    """Complete or not at all."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".part")
-        scratch.write_text(json.dumps(head, indent=1) + "\n")
-        scratch.rename(path)
+        write_whole(path, json.dumps({"format": FORMAT, **result._asdict()}, indent=1) + "\n")
 
 
 def _counter(progress: Progress | None, done: int, total: int) -> Callable[[], None]:
@@ -277,7 +269,7 @@ def _create_or_resume(folder: Path, spec: SweepSpec, profile: Profile) -> Sweep:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         profile.save(folder / "profile.json")
-        (folder / "sweep.json").write_text(spec.model_dump_json(indent=2) + "\n")
+    write_whole(folder / "sweep.json", spec.model_dump_json(indent=2) + "\n")
     return Sweep(folder, spec, profile)
 
 

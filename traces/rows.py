@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _WHOLE_NUMBER = re.compile(r"(\d{1,18})(?:\.0*)?", re.ASCII)
 
 
+DROP_ZERO_OUTPUT = "remove the row or read with drop_zero_output=True (batchtwin … --set trace.drop_zero_output=true)"
+
+
 class Rows:
     """Collects the rows of one file; ``ticks_per_s`` is the unit of its timestamps.
 
@@ -44,12 +47,13 @@ class Rows:
         if output_tokens == 0 and self._drop_zero_output:
             return False
         self._check_length(line, "prompt", prompt_tokens, "remove the row")
-        self._check_length(line, "output", output_tokens, "remove the row or read with drop_zero_output=True")
+        self._check_length(line, "output", output_tokens, DROP_ZERO_OUTPUT)
         if self._ticks and ticks < self._ticks[-1] and not self._sort:
             raise TraceError.at(
                 self._path,
                 line,
-                f"arrives before the row above it (line {self._line}); sort the file by time or read with sort=True",
+                f"arrives before the row above it (line {self._line}); sort the file by time or read with sort=True "
+                f"(batchtwin … --set trace.sort=true)",
             )
         self._ticks.append(ticks)
         self._prompt_tokens.append(prompt_tokens)

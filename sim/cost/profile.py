@@ -152,7 +152,9 @@ class Profile(_Part):
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.model_dump_json(indent=2) + "\n")
+            scratch = path.with_name(path.name + ".part")  # complete or not at all
+            scratch.write_text(self.model_dump_json(indent=2) + "\n")
+            scratch.replace(path)
         except OSError as error:
             raise ProfileError(
                 f"The profile {path} cannot be written ({error.strerror or error}): make room or choose another place."

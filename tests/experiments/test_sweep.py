@@ -191,7 +191,8 @@ def test_a_disk_that_is_full_from_the_start_is_one_sentence(
     real = Path.write_text
 
     def full(path: Path, *args: Any, **kwargs: Any) -> int:
-        if path.name == name:
+        if path.name == f"{name}.part":
+            real(path, "")  # what a full disk leaves
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, *args, **kwargs)
 
