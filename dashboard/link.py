@@ -41,10 +41,11 @@ def follow_many(key: str, options: Sequence[str], default: Sequence[str]) -> lis
 
 
 def remember(*keys: str) -> Callable[[], None]:
-    """A widget's callback: write these keys into the address."""
+    """A widget's callback: write these keys into the address, and which sweep they belong to."""
 
     def write() -> None:
-        st.query_params.update({key: st.session_state[key] for key in keys if st.session_state.get(key) is not None})
+        found = {key: st.session_state.get(key) for key in ("sweep", *keys)}
+        st.query_params.update({key: value for key, value in found.items() if value is not None})
 
     return write
 
