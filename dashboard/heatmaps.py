@@ -1,5 +1,5 @@
-"""The three heatmaps over both knobs: predicted, measured, error. Both axes are logarithmic (base 2): from 8 to 16 is as
-far as from 64 to 128.
+"""The three heatmaps over both knobs: predicted, measured, error. Both axes are logarithmic, base 2: from 8 to 16 it
+is as far as from 64 to 128.
 """
 
 from __future__ import annotations
@@ -111,8 +111,7 @@ def _title(data: HeatmapData, what: What) -> str:
     color = PREDICTED if what == "predicted" else MEASURED
     detail = found.with_unit
     if what == "measured":
-        known, total = int(np.isfinite(data.measured).sum()), int(data.in_grid.sum())
-        detail += f", median of the repeats; grey: not measured ({total - known} of {total})"
+        detail += "; grey: not measured"
     return title(what.capitalize(), detail, color)
 
 

@@ -11,7 +11,9 @@ from ..experiments.grid import Cell
 from ..experiments.recommend import Recommendation, recommend
 from ..experiments.replay import predict
 from ..experiments.run import Run
+from ..experiments.scenario import Scenario
 from ..sim.cost.profile import Profile, load_profile
+from .capacity_curves import Curve, curve
 from .results import Results, read_results, stamp
 
 
@@ -43,6 +45,19 @@ def predicted_run(results: Results, cell: Cell) -> Run:
 def measured_runs(results: Results, cell: Cell) -> list[Run]:
     """The cell's measured runs, in order of repeat; none if it was not measured. Raises ``BatchTwinError``."""
     return _measured(cell, str(results.sweep.folder), stamp(results.sweep.folder), _results=results)
+
+
+def curve_of(scenario: Scenario, profile: Profile, cell: Cell) -> Curve:
+    """A cell's capacity within the scenario's SLOs, with every rate tried. Raises ``BatchTwinError`` or
+    ``TraceError``.
+    """
+    return _curve(cell, scenario.model_dump_json(), profile.hash(), scenario.trace.load().digest(), _profile=profile)
+
+
+@st.cache_resource(max_entries=64, show_spinner="Searching the capacity …")
+def _curve(cell: Cell, scenario: str, profile: str, trace: str, *, _profile: Profile) -> Curve:
+    asked = Scenario.model_validate_json(scenario)
+    return curve(asked, _profile, cell, asked.slo)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Reading the results …")

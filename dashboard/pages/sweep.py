@@ -28,6 +28,7 @@ from ..words import plain, with_knobs
 
 TITLE = "Sweep"
 ICON = ":material/grid_on:"
+HEIGHT_PX = 420
 VIEWS = ("Heatmap", "Pareto", "Explorer")
 
 
@@ -141,7 +142,7 @@ def _maps(data: HeatmapData) -> None:
     for column, what in zip(columns, kinds, strict=False):
         with column:
             key = f"map-{what}"
-            show(heatmap(data, what), lambda: heatmap_frame(data), key, on_click=_opens_cell(key))
+            show(heatmap(data, what, height_px=HEIGHT_PX), lambda: heatmap_frame(data), key, on_click=_opens_cell(key))
     if not data.is_measured:
         with columns[1]:
             st.info(
