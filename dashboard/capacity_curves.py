@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -38,6 +37,18 @@ class Curve:
         over = self.rows.loc[self.rows["load_rho"] >= 1, "rate_per_s"]
         return float(over.min()) if len(over) else None
 
+    @property
+    def is_beyond_stability(self) -> bool:
+        """Whether the SLOs are met although the queue grows: only because the trace ends before it is long."""
+        return self.unstable_from_per_s is not None and self.capacity.rate_per_s >= self.unstable_from_per_s
+
+    @property
+    def words(self) -> str:
+        """The capacity and what decides it, and from where on the queue grows."""
+        grows = self.unstable_from_per_s
+        stable = "" if grows is None else f" The queue grows from {number(grows)} requests/s on."
+        return self.capacity.sentence + stable
+
 
 def curve(scenario: Scenario, profile: Profile, cell: Cell, slo: Mapping[str, float]) -> Curve:
     """Search the capacity of a cell and keep every rate tried. Raises ``BatchTwinError`` or ``TraceError``."""
@@ -58,19 +69,6 @@ def curve(scenario: Scenario, profile: Profile, cell: Cell, slo: Mapping[str, fl
 def frame(curves: Sequence[Curve]) -> pd.DataFrame:
     """All rates of all cells."""
     return pd.concat([one.rows.assign(**one.cell._asdict()) for one in curves], ignore_index=True)
-
-
-def answers(curves: Sequence[Curve]) -> pd.DataFrame:
-    """One row a cell: its capacity and what is missed just above it."""
-    return pd.DataFrame(
-        {
-            "Cell": [cell_name(one.cell) for one in curves],
-            "Policy": [one.cell.policy for one in curves],
-            "Capacity (requests/s)": [one.capacity.rate_per_s for one in curves],
-            "Unstable from (requests/s)": [one.unstable_from_per_s or np.nan for one in curves],
-            "What decides": [one.capacity.sentence for one in curves],
-        }
-    )
 
 
 def goodput(curves: Sequence[Curve], *, height_px: int = 370) -> go.Figure:

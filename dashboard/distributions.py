@@ -119,9 +119,8 @@ def cdfs(found: Sequence[Distribution], *, height_px: int = 350) -> go.Figure:
                 col=column,
             )
         kind = "log" if _is_wide([one.quantiles_ms[name] for one in found]) else "linear"
-        figure.update_xaxes(
-            type=kind, gridcolor=GRID_LINE, zeroline=False, tickformat="~s", nticks=6, row=1, col=column
-        )
+        step = {"dtick": "D2"} if kind == "log" else {"nticks": 6}
+        figure.update_xaxes(type=kind, gridcolor=GRID_LINE, zeroline=False, tickformat="~s", **step, row=1, col=column)
     figure.update_yaxes(gridcolor=GRID_LINE, zeroline=False, range=[0, 101])
     figure.update_yaxes(title="Share of the sample (%)", row=1, col=1)
     figure.update_annotations(font={"size": 12})

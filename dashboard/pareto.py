@@ -194,7 +194,7 @@ def explorer(rows: pd.DataFrame, metrics: tuple[str, ...], *, height_px: int = 3
     dimensions = [_knob_axis(found, knob) for knob in ("max_num_seqs", "max_num_batched_tokens")]
     for name in (name for name in metrics if name in found and found[name].notna().any()):
         values = found[name].astype(float) * label(name).scale
-        dimensions.append({"label": label(name).brief, "values": values, "tickformat": "~s"})
+        dimensions.append({"label": label(name).brief, "values": values, "tickformat": ".3~s"})
     first = found[metrics[0]] if metrics and metrics[0] in found else None
     line = {"color": first, "colorscale": "Cividis", "showscale": False} if first is not None else {"color": PREDICTED}
     figure.add_trace(go.Parcoords(dimensions=dimensions, line=line, labelfont={"size": 12}, tickfont={"size": 11}))

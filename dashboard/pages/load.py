@@ -11,7 +11,7 @@ from ..cell_choice import choose_cells
 from ..context import Context
 from ..load import curve_of
 from ..show import show
-from ..words import cell_name
+from ..words import cell_name, plain
 
 TITLE = "Load"
 ICON = ":material/trending_up:"
@@ -53,15 +53,12 @@ def page(context: Context) -> None:
 def _answer(curves: list[Curve]) -> None:
     best = max(curves, key=lambda one: one.capacity.rate_per_s)
     st.markdown(f"#### {_name(best.cell)}: {best.capacity.rate_per_s:.3g} requests/s within the SLOs")
-    rows = capacity_curves.answers(curves)
-    if rows["Policy"].nunique() == 1:
-        rows = rows.drop(columns="Policy")
-    st.dataframe(
-        rows,
-        hide_index=True,
-        column_config={name: st.column_config.NumberColumn(format="%.3g") for name in rows.columns if "/s" in name}
-        | {"What decides": st.column_config.TextColumn(width="large")},
-    )
+    st.markdown("\n".join(f"* **{_name(one.cell)}** {plain(one.words)}" for one in curves))
+    if any(one.is_beyond_stability for one in curves):
+        st.caption(
+            "A capacity beyond the rate from which the queue grows holds for a burst as long as this trace only: with "
+            "more requests it falls towards that rate."
+        )
 
 
 def _name(cell: Cell) -> str:
