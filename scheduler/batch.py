@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cohort import Seat
 
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     block_table: list[int]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(init=False, eq=False)
 class Batch:
     """One iteration. It depends on nothing that changes later: seats are immutable, the cohort is copied when its
     membership changes, a block table is append-only and is read up to the sequence length.
@@ -110,6 +110,28 @@ class Batch:
     """Tokens of this step that had been computed before a preemption."""
     num_free_blocks: int = 0
     bound: Bound = Bound.NONE
+
+    def __init__(
+        self,
+        step: int,
+        clock: int,
+        seats: Mapping[int, Seat],
+        ranks: Sequence[int],
+        chunks: Sequence[Chunk],
+        preempted: Sequence[Request] = (),
+        admitted: Sequence[Request] = (),
+        **others: Any,
+    ) -> None:
+        """Only what differs from its default is set: a batch is made in every step."""
+        self.step = step
+        self.clock = clock
+        self.seats = seats
+        self.ranks = ranks
+        self.chunks = chunks
+        self.preempted = preempted
+        self.admitted = admitted
+        if others:
+            self.__dict__.update(others)
 
     @property
     def num_decodes(self) -> int:

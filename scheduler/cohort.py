@@ -52,7 +52,7 @@ class Cohort:
     def join(self, request: Request, num_steps_left: int) -> None:
         """Seat ``request``, which has computed all its known tokens and produces ``num_steps_left`` more here."""
         self._unshare()
-        offset = request.num_computed_tokens - self.clock
+        offset = request._computed_tokens - self.clock
         seat = Seat(request, request.rank, offset, request.block_table)
         self.seats[seat.rank] = seat
         if self.ranks and self.ranks[-1] > seat.rank:
@@ -74,9 +74,9 @@ class Cohort:
         self._unshare()
         seat = request.seat
         assert seat is not None
-        computed, outputs = request.num_computed_tokens, request.num_output_tokens
         request.seat = request.cohort = None
-        request._computed_tokens, request._output_tokens = computed, outputs
+        request._computed_tokens = computed = seat.offset + self.clock
+        request._output_tokens = computed + 1 - request.num_prompt_tokens
         del self.seats[seat.rank]
         del self.ranks[bisect_left(self.ranks, seat.rank)]
         self.sum_offset -= seat.offset
@@ -122,7 +122,8 @@ class Cohort:
         if due is None:
             return []
         last = [seat for seat in due if self.seats.get(seat.rank) is seat]
-        last.sort(key=lambda seat: seat.rank)
+        if len(last) > 1:
+            last.sort(key=lambda seat: seat.rank)
         return last
 
     def _unshare(self) -> None:
