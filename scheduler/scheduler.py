@@ -44,6 +44,8 @@ class Scheduler:
         """Resident sequences: what ``max_num_seqs`` bounds."""
         self.admission_limit_seqs = config.admission_limit_seqs
         self.stops_at_own_preemption = self._victim_rule == "last"
+        self.has_padded = False
+        """Whether a decode may have a block already that it does not need yet."""
         self._refuse_unservable = refuse_unservable
         self._requests: dict[str, Request] = {}
         self._next_rank = 0
@@ -136,8 +138,7 @@ class Scheduler:
         for _ in range(num_steps):
             crossers = cohort.crossers()
             if crossers:
-                for rank in sorted(crossers):
-                    crossers[rank].block_table.append(pool.take_one())
+                self.hand_out(crossers)
             if pool.caches_prefixes:
                 fillers = cohort.fillers()
                 for rank in sorted(fillers):
@@ -195,6 +196,14 @@ class Scheduler:
         still under way when the step is formed (asynchronous scheduling), those who filled it in the step before.
         """
         return self.cohort.crossers() if self.config.async_scheduling else self.cohort.fillers()
+
+    def hand_out(self, crossers: dict[int, Seat]) -> None:
+        """A block each for decodes whose next token starts one, in running-list order. There are enough."""
+        ranks = sorted(crossers)
+        if self.has_padded:
+            ranks = [rank for rank in ranks if self.cohort.lacks_block(crossers[rank])]
+        for rank, block in zip(ranks, self.pool.take(len(ranks)), strict=True):
+            crossers[rank].block_table.append(block)
 
     def find_cached(self, request: Request) -> list[int]:
         """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .batch import Batch, Bound, Chunk
+from .cohort import NOBODY
 from .request import Request, RequestStatus
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class Step:
 
     def pad(self, request: Request, start: int, num_tokens: int) -> None:
         """Have the device compute ``num_tokens`` slots of ``request``'s row that nobody needs."""
+        self._scheduler.has_padded = True
         self._grow(request, start + num_tokens)
         padding = Chunk(request, request.rank, start, num_tokens, False, request.block_table)
         self._padding = [*self._padding, padding]
@@ -208,12 +210,11 @@ class Step:
         scheduler = self._scheduler
         cohort = scheduler.cohort
         if self._ticks:
-            kv_tokens, clock = cohort.num_kv_tokens, cohort.clock
-            seats, ranks = cohort.lend()
+            kv_tokens, clock, members = cohort.num_kv_tokens, cohort.clock, cohort.members()
             finishing = scheduler.tick()
         else:
-            kv_tokens, clock, seats, ranks, finishing = 0, cohort.clock, {}, [], []
-        batch = Batch(scheduler.num_steps, clock, seats, ranks, self._chunks, self._preempted, self._admitted)
+            kv_tokens, clock, members, finishing = 0, cohort.clock, NOBODY, []
+        batch = Batch(scheduler.num_steps, clock, members, self._chunks, self._preempted, self._admitted)
         batch.num_decode_kv_tokens = kv_tokens
         if self._chunks:
             finishing = self._close_chunks(batch, finishing)
@@ -264,10 +265,7 @@ class Step:
         """Everybody decodes and blocks suffice: only who begins or fills a block is touched."""
         scheduler = self._scheduler
         if crossers:
-            take, lacks_block = scheduler.pool.take_one, scheduler.cohort.lacks_block
-            for rank in sorted(crossers):
-                if lacks_block(crossers[rank]):
-                    crossers[rank].block_table.append(take())
+            scheduler.hand_out(crossers)
         if scheduler.pool.caches_prefixes:
             fillers = scheduler.fillers()
             for rank in sorted(fillers):

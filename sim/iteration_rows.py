@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 import numpy as np
@@ -48,8 +49,8 @@ class IterationRows:
     """Collects rows of ``RECORDED`` and gives them out as one table."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[float, ...]] = []
-        """One row a step or a stretch; may be appended to."""
+        self.steps = array("d")
+        """``RECORDED`` of one step or stretch after another; may be extended."""
         self._stretches: list[tuple[int, int]] = []  # (place in steps, number of iterations)
         self._ends_s: list[float] = []
         self._devices_s: list[float] = []
@@ -62,18 +63,18 @@ class IterationRows:
         tokens more and one more ``previous_tick``; ``first`` is the row of the first.
         """
         count = len(free_blocks)
-        self._stretches.append((len(self.steps), count))
-        self.steps.append(first)
+        self._stretches.append((len(self.steps) // len(RECORDED), count))
+        self.steps.extend(first)
         self._ends_s.extend(ends_s)
         self._devices_s.extend(devices_s)
         self._free_blocks.extend(free_blocks)
 
     def take(self) -> FloatArray:
         """[iterations, columns] Everything collected; then it starts anew."""
-        table = np.array(self.steps, dtype=np.float64).reshape(-1, len(RECORDED))
+        table = np.frombuffer(self.steps, dtype=np.float64).reshape(-1, len(RECORDED))
         if self._stretches:
             table = self._written_out(table)
-        self.steps.clear()
+        self.steps = array("d")  # the table may keep the old one
         for column in (self._stretches, self._ends_s, self._devices_s, self._free_blocks):
             column.clear()
         return table

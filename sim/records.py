@@ -110,7 +110,7 @@ class Recorder:
             self._requests["last_token_at"][request.index] = i
             self._requests["num_output_tokens"][request.index] = request.num_output_tokens
             self._requests["num_preemptions"][request.index] = request.num_preemptions
-        self._rows.steps.append(_row(batch, launched_s, execution, previous_tick, num_itl))
+        self._rows.steps.extend(_row(batch, launched_s, execution, previous_tick, num_itl))
         self.num_iterations = i + 1
         if self.num_iterations >= self._next_flush:
             self._flush()
@@ -158,13 +158,13 @@ class Recorder:
 
     def _tick(self, batch: Batch, i: int) -> tuple[int, int]:
         """Gaps of the cohort: all alike, but for who joined without a tick in the same iteration."""
-        num_ticked = len(batch.ranks)
+        num_ticked = batch.num_members
         if not num_ticked:
             return -1, 0
         previous, self._last_tick = self._last_tick, i
         if self._fresh:
             for request in self._fresh.values():
-                seat = batch.seats.get(request.rank)
+                seat = batch.members.seats.get(request.rank)
                 if seat is not None and seat.request is request:
                     self._gaps.append((self._last[request.index], i))
                     num_ticked -= 1
@@ -183,7 +183,7 @@ class Recorder:
                 self._gaps.append((self._last[row], i))
             self._last[row] = i
             self._seated[row] = 1
-            if not batch.ranks:
+            if not batch.num_members:
                 self._fresh[row] = request
 
     def _flush(self) -> None:
@@ -192,15 +192,15 @@ class Recorder:
 
 
 def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> tuple[float, ...]:
-    num_decodes = len(batch.ranks) + batch.num_single_chunks
-    num_chunks = len(batch.chunks)
+    num_ticked, num_chunks = batch.num_members, len(batch.chunks)
+    num_decodes = num_ticked + batch.num_single_chunks
     return (
         launched_s,
-        execution.end_s,
-        execution.host_s,
-        execution.device_s,
+        execution[1],
+        execution[2],
+        execution[3],
         num_decodes + batch.num_prefill_tokens,
-        len(batch.ranks) + num_chunks,
+        num_ticked + num_chunks,
         batch.num_running,
         batch.num_waiting,
         num_decodes,
@@ -208,7 +208,7 @@ def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: i
         num_chunks - batch.num_single_chunks,
         batch.num_prefill_tokens,
         batch.prefill_attention_work,
-        len(batch.ranks) + batch.num_sampled_chunks,
+        num_ticked + batch.num_sampled_chunks,
         batch.num_padded_tokens,
         len(batch.padding),
         batch.num_padded_decodes,
