@@ -19,7 +19,7 @@ from ..scheduler.request import Request
 from .backend import Execution
 from .cost.features import Features
 from .cost_backend import Steady
-from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows
+from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows, pack
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -110,7 +110,9 @@ class Recorder:
             self._requests["last_token_at"][request.index] = i
             self._requests["num_output_tokens"][request.index] = request.num_output_tokens
             self._requests["num_preemptions"][request.index] = request.num_preemptions
-        self._rows.steps.extend(_row(batch, launched_s, execution, previous_tick, num_itl))
+        if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
+            self._rows.few(_few(batch))
+        self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
         self.num_iterations = i + 1
         if self.num_iterations >= self._next_flush:
             self._flush()
@@ -124,10 +126,9 @@ class Recorder:
         """A stretch of steady iterations ended (only if ``is_settled``)."""
         at, num_steps = self.num_iterations, len(free)
         decodes = features.num_decodes
-        head = (decodes, decodes, state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens)
-        middle = (0, 0, 0.0, decodes, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
         times = (began_s, steady.ends_s[0], steady.host_s, steady.devices_s[0])
-        first = (*times, *head, *middle, free[0], state.bound, at - 1, decodes)
+        counts = (state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens, 0, 0, 0.0, decodes)
+        first = pack(*times, *counts, free[0], state.bound, at - 1, decodes)
         self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free)
         self.num_iterations = at + num_steps
         self._last_tick = self.num_iterations - 1
@@ -191,24 +192,30 @@ class Recorder:
         self._blocks.append(self._rows.take())
 
 
-def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> tuple[float, ...]:
-    num_ticked, num_chunks = batch.num_members, len(batch.chunks)
-    num_decodes = num_ticked + batch.num_single_chunks
-    return (
+def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> bytes:
+    num_ticked, num_singles = batch.num_members, batch.num_single_chunks
+    return pack(
         launched_s,
         execution[1],
         execution[2],
         execution[3],
-        num_decodes + batch.num_prefill_tokens,
-        num_ticked + num_chunks,
         batch.num_running,
         batch.num_waiting,
-        num_decodes,
+        num_ticked + num_singles,
         batch.num_decode_kv_tokens,
-        num_chunks - batch.num_single_chunks,
+        len(batch.chunks) - num_singles,
         batch.num_prefill_tokens,
         batch.prefill_attention_work,
         num_ticked + batch.num_sampled_chunks,
+        batch.num_free_blocks,
+        batch.bound,
+        previous_tick,
+        num_itl,
+    )
+
+
+def _few(batch: Batch) -> tuple[float, ...]:
+    return (
         batch.num_padded_tokens,
         len(batch.padding),
         batch.num_padded_decodes,
@@ -218,10 +225,6 @@ def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: i
         len(batch.preempted),
         batch.num_recomputed_tokens,
         batch.num_cached_tokens,
-        batch.num_free_blocks,
-        batch.bound,
-        previous_tick,
-        num_itl,
     )
 
 

@@ -95,9 +95,10 @@ class Replica:
                     began = host_clock()
                     batch = scheduler.schedule()
                     backend.host(host_clock() - began)
-                if not batch.num_tokens and not batch.preempted and not in_flight:
+                if not (batch.num_members or batch.chunks or batch.preempted or in_flight):
                     raise BatchTwinError(_stuck(scheduler))
-                in_flight.append((batch, backend.launch(batch, clock.now), clock.now))
+                now_s = clock.now
+                in_flight.append((batch, backend.launch(batch, now_s), now_s))
             if not in_flight:
                 self._idle = Event(clock)
                 yield self._idle
