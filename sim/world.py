@@ -56,7 +56,7 @@ def simulate(
     ]
     server = _server(replicas, rule)
     if clients is None:
-        clock.process(open_loop(clock, server, trace.iter_requests()))
+        open_loop(clock, server, trace.iter_requests())
     else:
         closed_loop(clock, server, trace.iter_requests(), num_clients=clients.count, think_s=clients.think_s)
     with _no_cycles():
