@@ -189,9 +189,9 @@ class Cohort:
 
     def tick(self) -> list[Seat]:
         """Move everybody one token on; returns, by rank, those for whom that was the last one."""
-        due = self._last_token.pop(self.clock, None)
+        due = self._last_token.pop(self.clock, ())
         self.clock += 1
-        if due is None:
+        if not due:
             return []
         last = [seat for seat in due if self.seats.get(seat.rank) is seat]
         if len(last) > 1:

@@ -46,7 +46,9 @@ class Scheduler:
         self.stops_at_own_preemption = self._victim_rule == "last"
         self.has_padded = False
         """Whether a decode may have a block already that it does not need yet."""
+        self._can_leap = self.policy.can_leap and not config.async_scheduling
         self._refuse_unservable = refuse_unservable
+        self._always_fits_tokens = min(config.max_model_len, config.num_usable_blocks * config.block_size)
         self._requests: dict[str, Request] = {}
         self._next_rank = 0
         self._host_returns: list[int] = []
@@ -74,7 +76,7 @@ class Scheduler:
                 f"Request {request.request_id!r} has {request.num_prompt_tokens} prompt and {request.output_len} "
                 f"output tokens; both must be at least 1."
             )
-        if self._refuse_unservable:
+        if self._refuse_unservable and request.num_prompt_tokens + request.output_len > self._always_fits_tokens:
             self._check_servable(request)
         request.status = RequestStatus.WAITING
         self._requests[request.request_id] = request
@@ -124,8 +126,7 @@ class Scheduler:
         """How many steps after ``last``, which has just completed, differ in nothing but one more token for every
         decode, if nobody arrives: nobody can be admitted, none finishes or prefills, and blocks suffice.
         """
-        others = self.prefilling or self.draining or self.held
-        if others or not self.cohort or not self.policy.can_leap or self.config.async_scheduling:
+        if self.prefilling or self.draining or self.held or not self._can_leap or not self.cohort.ranks:
             return 0
         if self.waiting and not self._stays_blocked(last):
             return 0
@@ -304,10 +305,12 @@ class Scheduler:
 
     def tick(self) -> list[Request]:
         """Every decode moves on by one token; returns those who get their last one, in running-list order."""
-        ended = [seat.request for seat in self.cohort.tick()]
-        for request in ended:
+        ended = []
+        for seat in self.cohort.tick():
+            request = seat.request
             self.cohort.leave(request)
             self.draining[request.rank] = request
+            ended.append(request)
         return ended
 
     def move_on(self, chunk: Chunk) -> bool:
@@ -334,9 +337,9 @@ class Scheduler:
 
     def _stays_blocked(self, last: Batch) -> bool:
         """Whether the head of the queue, which ``last`` could not admit, cannot be admitted until somebody ends."""
-        is_plain = not (last.chunks or last.preempted or last.finishing or last.stalled)
-        changed = self._aborted or not is_plain or last.num_waiting != len(self.waiting)
-        if changed or self.config.prefill_schedule_interval > 1:
+        if last.chunks or last.finishing or last.preempted or last.stalled:
+            return False
+        if self._aborted or last.num_waiting != len(self.waiting) or self.config.prefill_schedule_interval > 1:
             return False
         if last.bound is Bound.NONE:
             return False

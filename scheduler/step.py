@@ -339,7 +339,8 @@ class Step:
         stop, known = start + num_tokens, request.num_prompt_tokens + request._output_tokens
         if stop < known:
             self._bound = Bound.MAX_NUM_BATCHED_TOKENS
-        self._chunks.append(Chunk(request, request.rank, start, num_tokens, stop == known, request.block_table))
+        chunk = (request, request.rank, start, num_tokens, stop == known, request.block_table)
+        self._chunks.append(tuple.__new__(Chunk, chunk))
         self.budget_tokens -= num_tokens
         if self._scheduler.pool.caches_prefixes:
             self._scheduler.register(request, min(stop, known))
