@@ -80,8 +80,7 @@ class Step:
     @property
     def num_blocks_to_decode(self) -> int:
         """Blocks that one more token for every decode takes."""
-        cohort = self._scheduler.cohort
-        return sum(cohort.lacks_block(seat) for seat in cohort.crossers().values())
+        return self._scheduler.kv.num_to_hand_out(self._scheduler.cohort.crossers())
 
     @property
     def has_chunks(self) -> bool:
@@ -145,7 +144,7 @@ class Step:
         known = request.num_prompt_tokens + request._output_tokens
         start = request._computed_tokens
         hits: list[int] = []
-        if scheduler.pool.caches_prefixes and (hits := scheduler.find_cached(request)):
+        if scheduler.pool.caches_prefixes and (hits := scheduler.kv.find(request)):
             start = len(hits) * self.config.block_size
         want = known - start
         if self.threshold_tokens and want > self.threshold_tokens:
@@ -158,7 +157,8 @@ class Step:
             return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
         if self.holds_prefills and known - start > 1:
             return False
-        if not scheduler.has_room(self._room_tokens(known, start + want, reserve_tokens), hits):
+        room_tokens = self._room_tokens(known, start + want, reserve_tokens)
+        if not scheduler.kv.has_room(room_tokens, hits, scheduler.num_running > 0):
             return self._held_back_by(Bound.KV_BLOCKS)
         self._take_in(request, hits, start, want)
         self.carries_prefill = self.carries_prefill or known - start > 1
@@ -199,7 +199,7 @@ class Step:
 
     def pad(self, request: Request, start: int, num_tokens: int) -> None:
         """Have the device compute ``num_tokens`` slots of ``request``'s row that nobody needs."""
-        self._scheduler.has_padded = True
+        self._scheduler.kv.has_padded = True
         self._grow(request, start + num_tokens)
         padding = Chunk(request, request.rank, start, num_tokens, False, request.block_table)
         self._padding = [*self._padding, padding]
@@ -265,16 +265,16 @@ class Step:
         """Everybody decodes and blocks suffice: only who begins or fills a block is touched."""
         scheduler = self._scheduler
         if crossers:
-            scheduler.hand_out(crossers)
+            scheduler.kv.hand_out(crossers)
         if scheduler.pool.caches_prefixes:
-            fillers = scheduler.fillers()
+            fillers = scheduler.kv.fillers()
             for rank in sorted(fillers):
-                scheduler.register_decode(fillers[rank].request)
+                scheduler.kv.register_decode(fillers[rank].request)
 
     def _advance_in_order(self, crossers: dict[int, Seat], prefilling: dict[int, Request]) -> None:
         scheduler = self._scheduler
         cohort = scheduler.cohort
-        fillers = scheduler.fillers() if scheduler.pool.caches_prefixes else {}
+        fillers = scheduler.kv.fillers() if scheduler.pool.caches_prefixes else {}
         for rank in sorted({*crossers, *prefilling, *fillers}):
             left = self.budget_tokens - cohort.num_before(rank)
             if left <= 0:
@@ -289,7 +289,7 @@ class Step:
                         break
                     continue
                 if rank in fillers:
-                    scheduler.register_decode(request)
+                    scheduler.kv.register_decode(request)
         while cohort and self._budget_before(cohort.ranks[-1]) <= 0:
             request = cohort.seats[cohort.ranks[-1]].request
             scheduler.stall(request)
@@ -325,14 +325,14 @@ class Step:
         that took the request itself.
         """
         scheduler = self._scheduler
-        missing = -(-num_tokens // scheduler.config.block_size) - len(request.block_table)
+        missing = -(-num_tokens // scheduler.config.block_size) - scheduler.kv.held(request)
         while missing > scheduler.pool.num_free:
             victim = scheduler.victim()
             self.preempt(victim)
             if victim is request:
                 return False
         if missing > 0:
-            request.block_table.extend(scheduler.pool.take(missing))
+            scheduler.kv.grow(request, missing)
         return True
 
     def _serve(self, request: Request, start: int, num_tokens: int) -> None:
@@ -343,7 +343,7 @@ class Step:
         self._chunks.append(tuple.__new__(Chunk, chunk))
         self.budget_tokens -= num_tokens
         if self._scheduler.pool.caches_prefixes:
-            self._scheduler.register(request, min(stop, known))
+            self._scheduler.kv.register(request, min(stop, known))
 
     def _close_chunks(self, batch: Batch, finishing: list[Request]) -> list[Request]:
         move_on = self._scheduler.move_on
