@@ -202,7 +202,7 @@ class Cohort:
         self.clock += 1
         if not due:
             return []
-        last = [seat for seat in due if self.seats.get(seat.rank) is seat]
+        last = [seat for seat in due if seat.request.seat is seat]
         if len(last) > 1:
             last.sort(key=lambda seat: seat.rank)
         return last

@@ -34,6 +34,7 @@ class KVCache:
         self.has_padded = False
         """Whether a decode may have a block already that it does not need yet."""
         self._host_returns: list[int] = []
+        self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
 
     def _make_pool(self) -> BlockPool | CountedPool:
         config = self._config
@@ -56,11 +57,11 @@ class KVCache:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted; ``is_running``
         tells whether anybody is resident, for whom the watermark is kept.
         """
-        needed = -(-num_tokens // self._block_size) - len(hits)
+        needed = -(-num_tokens // self._block_size)
         if hits and isinstance(self.pool, PrefixCachingPool):
-            needed += self.pool.num_idle(hits)
-        if self._config.watermark and is_running:
-            needed += int(self._config.watermark * self._config.num_gpu_blocks)
+            needed += self.pool.num_idle(hits) - len(hits)
+        if is_running:
+            needed += self._watermark_blocks
         return needed <= self.pool.num_free
 
     def num_to_hand_out(self, crossers: dict[int, Seat]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .batch import Batch, Bound, Chunk
-from .cohort import Cohort
+from .cohort import Cohort, Seat
 from .config import SchedulerConfig
 from .errors import BatchTwinError, RequestRefused
 from .kv_cache import CountedKVCache, KVCache
@@ -230,10 +230,10 @@ class Scheduler:
             ranks.append(self.cohort.ranks[-1])
         return self._resident(max(ranks))
 
-    def tick(self) -> list[Request]:
-        """Every decode moves on by one token; returns those who get their last one, in running-list order."""
+    def drain(self, last: list[Seat]) -> list[Request]:
+        """These decodes get their last token in this step; returns their requests."""
         ended = []
-        for seat in self.cohort.tick():
+        for seat in last:
             request = seat.request
             self.kv.unseat(request)
             self.cohort.leave(request)

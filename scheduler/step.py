@@ -137,39 +137,34 @@ class Step:
         if blocks for it (and for ``reserve_tokens`` in all) are free. False if a bound forbids it; who stands behind
         is not looked at.
         """
-        scheduler = self._scheduler
+        scheduler, config, kv = self._scheduler, self.config, self._scheduler.kv
         if scheduler.num_running >= scheduler.admission_limit_seqs:
-            return self._held_back_by(Bound.MAX_NUM_SEQS)
+            self._bound = Bound.MAX_NUM_SEQS
+            return False
         request = self.waiting.head
         known = request.num_prompt_tokens + request._output_tokens
-        start = request._computed_tokens
-        hits: list[int] = []
-        if scheduler.pool.caches_prefixes and (hits := scheduler.kv.find(request)):
-            start = len(hits) * self.config.block_size
-        want = known - start
+        hits = kv.find(request) if kv.pool.caches_prefixes else []
+        start = len(hits) * config.block_size if hits else request._computed_tokens
+        want, budget = known - start, self.budget_tokens
         if self.threshold_tokens and want > self.threshold_tokens:
             want = self.threshold_tokens
-        if want > self.budget_tokens:
-            if whole or self.budget_tokens <= 0:
-                return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
-            want = self.budget_tokens
-        elif self.budget_tokens <= 0:
-            return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
+        if budget <= 0 or (want > budget and whole):
+            self._bound = Bound.MAX_NUM_BATCHED_TOKENS
+            return False
         if self.holds_prefills and known - start > 1:
             return False
-        room_tokens = self._room_tokens(known, start + want, reserve_tokens)
-        if not scheduler.kv.has_room(room_tokens, hits, scheduler.num_running > 0):
-            return self._held_back_by(Bound.KV_BLOCKS)
+        if want > budget:
+            want = budget
+        room_tokens = start + want
+        if config.scheduler_reserve_full_isl and known > room_tokens:
+            room_tokens = max(room_tokens, min(known, config.max_model_len))
+        if not kv.has_room(max(room_tokens, reserve_tokens), hits, scheduler.num_running > 0):
+            self._bound = Bound.KV_BLOCKS
+            return False
         self._take_in(request, hits, start, want)
-        self.carries_prefill = self.carries_prefill or known - start > 1
+        if known - start > 1:
+            self.carries_prefill = True
         return True
-
-    def _room_tokens(self, known: int, stop: int, reserve_tokens: int) -> int:
-        """For how many tokens there must be blocks for a request to be admitted."""
-        config = self.config
-        if config.scheduler_reserve_full_isl and known > stop:
-            stop = max(stop, min(known, config.max_model_len))
-        return reserve_tokens if reserve_tokens > stop else stop
 
     def _take_in(self, request: Request, hits: list[int], start: int, num_tokens: int) -> None:
         self.waiting.pop()
@@ -211,14 +206,16 @@ class Step:
         cohort = scheduler.cohort
         if self._ticks:
             kv_tokens, clock, members = cohort.num_kv_tokens, cohort.clock, cohort.members()
-            finishing = scheduler.tick()
+            last = cohort.tick()
+            finishing = scheduler.drain(last) if last else []
         else:
             kv_tokens, clock, members, finishing = 0, cohort.clock, NOBODY, []
         batch = Batch(scheduler.num_steps, clock, members, self._chunks, self._preempted, self._admitted)
         batch.num_decode_kv_tokens = kv_tokens
         if self._chunks:
             finishing = self._close_chunks(batch, finishing)
-        batch.finishing = finishing
+        if finishing:
+            batch.finishing = finishing
         batch.num_running = scheduler.num_running
         batch.num_waiting = len(self.waiting)
         batch.num_free_blocks = scheduler.pool.num_free
@@ -253,10 +250,6 @@ class Step:
         """Whether the unfinished prompts stand at the end of the running list and the budget reaches all decodes."""
         ranks = self._scheduler.cohort.ranks
         return not ranks or (min(prefilling) > ranks[-1] and self.budget_tokens > len(ranks))
-
-    def _held_back_by(self, bound: Bound) -> bool:
-        self._bound = bound
-        return False
 
     def _capped(self, want: int) -> int:
         return min(want, self.threshold_tokens) if self.threshold_tokens else want

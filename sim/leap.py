@@ -41,11 +41,10 @@ class Leaper:
         self._wake: Event | None = None
         self._num_steps = 0  # of the leap under way
 
-    def begin(self, last: Batch) -> bool:
-        """Begin the leap that is possible after ``last``, which has just completed; False if there is none."""
+    def begin(self, last: Batch, num_steps: int) -> bool:
+        """Begin a leap of up to ``num_steps`` after ``last``, which has just completed; False if there is none."""
         scheduler = self._scheduler
-        num_steps = scheduler.num_steady_steps(last)
-        if num_steps < MIN_STEPS or not self._recorder.is_settled:
+        if not self._recorder.is_settled:
             return False
         cohort = scheduler.cohort
         decodes = len(cohort)
