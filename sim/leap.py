@@ -18,7 +18,8 @@ from .cost.features import Features
 from .cost_backend import CostModelBackend
 from .records import Recorder, SteadyState
 
-MIN_STEPS = 2
+MIN_STEPS = 3
+"""A shorter leap costs more than its steps."""
 
 
 class Leaper:
@@ -41,10 +42,13 @@ class Leaper:
         self._wake: Event | None = None
         self._num_steps = 0  # of the leap under way
 
-    def begin(self, last: Batch, num_steps: int) -> bool:
-        """Begin a leap of up to ``num_steps`` after ``last``, which has just completed; False if there is none."""
-        scheduler = self._scheduler
-        if not self._recorder.is_settled:
+    def begin(self, last: Batch, step_s: float) -> bool:
+        """Begin the leap that is possible after ``last``, which has just completed and took ``step_s``; False if there
+        is none, or none that is worth its while.
+        """
+        scheduler, clock = self._scheduler, self._clock
+        num_steps = scheduler.num_steady_steps(last)
+        if num_steps < MIN_STEPS or clock.arrival_s - clock.now < MIN_STEPS * step_s or not self._recorder.is_settled:
             return False
         cohort = scheduler.cohort
         decodes = len(cohort)
