@@ -93,7 +93,7 @@ class SpillingRecorder(Recorder):
         self._state = (Window("q", -1), Window("B", 0), Window("B", 0))
         self._requests = dict(self._windows)
         self._last, self._seated, self._ended = self._state
-        self._scheduled, self._first = self._windows["scheduled_at"], self._windows["first_token_at"]
+        self._bind()
         self._num_ended = 0  # since requests were handed on
 
     def arrived(self, request: Request, due_s: float) -> None:
