@@ -174,12 +174,14 @@ class Cohort:
         clocks = self._last_clocks
         while clocks[0] < self.clock:
             heappop(clocks)
-        left = num_free_blocks
+        left, num_steps = num_free_blocks, clocks[0] - self.clock
+        if left >= len(self.ranks) * (num_steps // self.block_size + 1):  # enough, however they cross
+            return num_steps
         for clock in range(self.clock, clocks[0]):
             left -= len(self._crossers[clock % self.block_size])
             if left < 0:
                 return clock - self.clock
-        return clocks[0] - self.clock
+        return num_steps
 
     def free_after_steps(self, num_free_blocks: int, num_steps: int) -> list[int]:
         """Free blocks after each of so many steps of all members."""

@@ -141,7 +141,8 @@ class Scheduler:
 
     def output_limit(self, request: Request) -> int:
         """Output tokens after which ``request`` ends: its own length or ``max_model_len``, whichever comes first."""
-        return min(request.output_len, self.config.max_model_len - request.num_prompt_tokens)
+        limit = self.config.max_model_len - request.num_prompt_tokens
+        return request.output_len if request.output_len < limit else limit
 
     def check_integrity(self) -> None:
         """Blocks are conserved, sums agree with a walk. Raises ``BatchTwinError``. O(everything)."""
@@ -245,12 +246,13 @@ class Scheduler:
         """Account for a served chunk; a request whose known tokens are all computed decodes from now on. True if
         the token of this step is its last.
         """
-        request = chunk.request
-        request._computed_tokens = chunk.start + chunk.num_tokens
-        if not chunk.samples:
+        request, rank, start, num_tokens, samples, _ = chunk
+        request._computed_tokens = start + num_tokens
+        if not samples:
             return False
-        del self.prefilling[request.rank]
-        self.stalled.discard(request.rank)
+        del self.prefilling[rank]
+        if self.stalled:
+            self.stalled.discard(rank)
         num_steps_left = self.output_limit(request) - request._output_tokens - 1
         if num_steps_left > 0:
             self.cohort.join(request, num_steps_left)
@@ -309,9 +311,8 @@ class Scheduler:
         self.kv.release(request)
         if request.seat is not None:
             self.cohort.leave(request)
-        else:
+        elif self.draining.pop(request.rank, None) is None:
             self.prefilling.pop(request.rank, None)
-            self.draining.pop(request.rank, None)
             self.stalled.discard(request.rank)
         self.num_running -= 1
         self.policy.left(request)
