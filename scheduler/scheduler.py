@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .batch import Batch, Bound, Chunk
 from .cohort import Cohort, Seat
 from .config import SchedulerConfig
@@ -112,18 +114,24 @@ class Scheduler:
 
     def complete(self, batch: Batch) -> list[Request]:
         """``batch`` has run. Returns who finished with it, in scheduling order; their blocks are free again."""
-        finished: list[Request] = []
-        for request in batch.finishing:
-            if self._requests.pop(request.request_id, None) is not None:
-                self._end(request)
-                finished.append(request)
+        finished = self.finish(batch.finishing) if batch.finishing else []
         if self.held and self.num_running == len(self.held):
             self._release_held()
         return finished
 
+    def finish(self, finishing: Sequence[Request]) -> list[Request]:
+        """The step that gave these their last token has run. Returns them, without whoever was aborted meanwhile."""
+        finished = []
+        for request in finishing:
+            if self._requests.pop(request.request_id, None) is not None:
+                self._end(request)
+                finished.append(request)
+        return finished
+
     def num_steady_steps(self, last: Batch) -> int:
         """How many steps after ``last``, which has just completed, differ in nothing but one more token for every
-        decode, if nobody arrives: nobody can be admitted, none finishes or prefills, and blocks suffice.
+        decode, if nobody arrives: nobody can be admitted, none prefills, blocks suffice, and none finishes before the
+        last of them.
         """
         if self.prefilling or self.draining or self.held or not self._can_leap or not self.cohort.ranks:
             return 0
@@ -131,13 +139,15 @@ class Scheduler:
             return 0
         return self.cohort.num_steady_steps(self.pool.num_free)
 
-    def leap(self, num_steps: int) -> list[int]:
-        """Take so many steady steps at once; returns the free blocks after each."""
+    def leap(self, num_steps: int) -> tuple[list[int], list[Request]]:
+        """Take so many steady steps at once. Returns the free blocks in each, and who ends with the last of them, to be
+        given to ``finish`` when that has run.
+        """
         free = self.kv.leap(num_steps)
         self.num_steps += num_steps
         self._steps_since_prefill += num_steps
         self._left_waiting = False  # where this counts, only an empty queue leaps
-        return free
+        return free, self.drain(self.cohort.take_last())
 
     def output_limit(self, request: Request) -> int:
         """Output tokens after which ``request`` ends: its own length or ``max_model_len``, whichever comes first."""
