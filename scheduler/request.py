@@ -34,7 +34,9 @@ class Request:
 
     __slots__ = (
         "_computed_tokens",
+        "_num_blocks",
         "_output_tokens",
+        "_prompt",
         "_tokens_to_recompute",
         "arrival_s",
         "block_hashes",
@@ -50,7 +52,6 @@ class Request:
         "output_len",
         "predicted_output_len",
         "priority",
-        "prompt",
         "rank",
         "request_id",
         "seat",
@@ -75,7 +76,7 @@ class Request:
         self.num_prompt_tokens = num_prompt_tokens
         self.output_len = output_len
         self.arrival_s = arrival_s
-        self.prompt = tuple(prompt) if prompt is not None else ((f"p:{request_id}", 0, num_prompt_tokens),)
+        self._prompt = prompt
         self.max_tokens = max_tokens
         self.predicted_output_len = predicted_output_len
         self.priority = priority
@@ -93,7 +94,15 @@ class Request:
         self.cohort: Cohort | None = None
         self._computed_tokens = 0
         self._output_tokens = 0
+        self._num_blocks = 0  # where they are only counted
         self._tokens_to_recompute = 0  # how many had been computed when it was preempted
+
+    @property
+    def prompt(self) -> tuple[Segment, ...]:
+        """The prompt's tokens; a stream of its own unless they were given."""
+        if self._prompt is None:
+            return ((f"p:{self.request_id}", 0, self.num_prompt_tokens),)
+        return tuple(self._prompt)
 
     @property
     def num_computed_tokens(self) -> int:

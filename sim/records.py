@@ -19,7 +19,7 @@ from ..scheduler.request import Request
 from .backend import Execution
 from .cost.features import Features
 from .cost_backend import Steady
-from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows
+from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows, pack
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -74,8 +74,7 @@ class Recorder:
         self._requests: dict[str, MutableSequence[Any]] = {
             name: array("d" if name in FLOAT_COLUMNS else "q", (-1,)) * num_requests for name in REQUEST_COLUMNS
         }
-        self._scheduled = self._requests["scheduled_at"]
-        self._first = self._requests["first_token_at"]
+        self._bind()
         self._last: MutableSequence[int] = (
             array("q", (-1,)) * num_requests
         )  # iteration of the last token so far, of those that left the cohort
@@ -88,13 +87,19 @@ class Recorder:
         self.num_iterations = 0
         self._next_flush = CHUNK_ROWS
 
+    def _bind(self) -> None:
+        self._due, self._arrival, self._prompts, self._outputs, *columns = (
+            self._requests[name] for name in REQUEST_COLUMNS
+        )
+        self._scheduled, self._first, self._last_at, self._preemptions, self._replicas = columns
+
     def arrived(self, request: Request, due_s: float) -> None:
         """A request reached the server at ``request.arrival_s``."""
-        columns, row = self._requests, request.index
-        columns["due_s"][row] = due_s
-        columns["arrival_s"][row] = request.arrival_s
-        columns["num_prompt_tokens"][row] = request.num_prompt_tokens
-        columns["replica"][row] = self.replica
+        row = request.index
+        self._due[row] = due_s
+        self._arrival[row] = request.arrival_s
+        self._prompts[row] = request.num_prompt_tokens
+        self._replicas[row] = self.replica
 
     def completed(self, batch: Batch, launched_s: float, execution: Execution, finished: list[Request]) -> None:
         """A batch ended."""
@@ -103,15 +108,19 @@ class Recorder:
             self._scheduled[request.index] = i
         if batch.preempted or batch.stalled:
             self._unseat(batch)
-        previous_tick, num_itl = self._tick(batch, i)
+        previous_tick, num_itl = -1, batch.num_members
+        if num_itl:
+            previous_tick, self._last_tick = self._last_tick, i
+            if self._fresh:
+                num_itl -= self._tick_fresh(batch, i)
         if batch.chunks:
             self._first_tokens(batch, i)
-        for request in finished:
-            self._requests["last_token_at"][request.index] = i
-            self._requests["num_output_tokens"][request.index] = request.num_output_tokens
-            self._requests["num_preemptions"][request.index] = request.num_preemptions
-        self._rows.steps.append(_row(batch, launched_s, execution, previous_tick, num_itl))
+        if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
+            self._rows.few(_few(batch))
+        self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
         self.num_iterations = i + 1
+        if finished:
+            self.finished(finished)
         if self.num_iterations >= self._next_flush:
             self._flush()
 
@@ -124,15 +133,22 @@ class Recorder:
         """A stretch of steady iterations ended (only if ``is_settled``)."""
         at, num_steps = self.num_iterations, len(free)
         decodes = features.num_decodes
-        head = (decodes, decodes, state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens)
-        middle = (0, 0, 0.0, decodes, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
         times = (began_s, steady.ends_s[0], steady.host_s, steady.devices_s[0])
-        first = (*times, *head, *middle, free[0], state.bound, at - 1, decodes)
+        counts = (state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens, 0, 0, 0.0, decodes)
+        first = pack(*times, *counts, free[0], state.bound, at - 1, decodes)
         self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free)
         self.num_iterations = at + num_steps
         self._last_tick = self.num_iterations - 1
         if self.num_iterations >= self._next_flush:
             self._flush()
+
+    def finished(self, requests: list[Request]) -> None:
+        """These got their last token in the iteration recorded last."""
+        for request in requests:
+            row = request.index
+            self._last_at[row] = self.num_iterations - 1
+            self._outputs[row] = request._output_tokens
+            self._preemptions[row] = request.num_preemptions
 
     def records(self) -> Records:
         """Everything so far, as columns."""
@@ -156,20 +172,18 @@ class Recorder:
                 self._last[row] = max(self._last[row], self._last_tick)
                 self._seated[row] = 0
 
-    def _tick(self, batch: Batch, i: int) -> tuple[int, int]:
-        """Gaps of the cohort: all alike, but for who joined without a tick in the same iteration."""
-        num_ticked = len(batch.ranks)
-        if not num_ticked:
-            return -1, 0
-        previous, self._last_tick = self._last_tick, i
-        if self._fresh:
-            for request in self._fresh.values():
-                seat = batch.seats.get(request.rank)
-                if seat is not None and seat.request is request:
-                    self._gaps.append((self._last[request.index], i))
-                    num_ticked -= 1
-            self._fresh = {}
-        return previous, num_ticked
+    def _tick_fresh(self, batch: Batch, i: int) -> int:
+        """Gaps of those who joined the cohort without a tick in the same iteration, and so are not like the others;
+        how many they are.
+        """
+        seats, count = batch.members.seats, 0
+        for request in self._fresh.values():
+            seat = seats.get(request.rank)
+            if seat is not None and seat.request is request:
+                self._gaps.append((self._last[request.index], i))
+                count += 1
+        self._fresh = {}
+        return count
 
     def _first_tokens(self, batch: Batch, i: int) -> None:
         for chunk in batch.chunks:
@@ -183,7 +197,7 @@ class Recorder:
                 self._gaps.append((self._last[row], i))
             self._last[row] = i
             self._seated[row] = 1
-            if not batch.ranks:
+            if not batch.num_members:
                 self._fresh[row] = request
 
     def _flush(self) -> None:
@@ -191,24 +205,30 @@ class Recorder:
         self._blocks.append(self._rows.take())
 
 
-def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> tuple[float, ...]:
-    num_decodes = len(batch.ranks) + batch.num_single_chunks
-    num_chunks = len(batch.chunks)
-    return (
+def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> bytes:
+    num_ticked, num_singles = batch.num_members, batch.num_single_chunks
+    return pack(
         launched_s,
-        execution.end_s,
-        execution.host_s,
-        execution.device_s,
-        num_decodes + batch.num_prefill_tokens,
-        len(batch.ranks) + num_chunks,
+        execution[1],
+        execution[2],
+        execution[3],
         batch.num_running,
         batch.num_waiting,
-        num_decodes,
+        num_ticked + num_singles,
         batch.num_decode_kv_tokens,
-        num_chunks - batch.num_single_chunks,
+        len(batch.chunks) - num_singles,
         batch.num_prefill_tokens,
         batch.prefill_attention_work,
-        len(batch.ranks) + batch.num_sampled_chunks,
+        num_ticked + batch.num_sampled_chunks,
+        batch.num_free_blocks,
+        batch.bound,
+        previous_tick,
+        num_itl,
+    )
+
+
+def _few(batch: Batch) -> tuple[float, ...]:
+    return (
         batch.num_padded_tokens,
         len(batch.padding),
         batch.num_padded_decodes,
@@ -218,10 +238,6 @@ def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: i
         len(batch.preempted),
         batch.num_recomputed_tokens,
         batch.num_cached_tokens,
-        batch.num_free_blocks,
-        batch.bound,
-        previous_tick,
-        num_itl,
     )
 
 

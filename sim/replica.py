@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from simpy.events import Event
 
@@ -17,6 +17,10 @@ from .clock import STEP_END, Clock
 from .cost_backend import CostModelBackend
 from .leap import Leaper
 from .records import Recorder
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Replica:
@@ -46,7 +50,7 @@ class Replica:
         self.backend = backend
         self.recorder = recorder
         self._depth = depth
-        self._host_clock = host_clock or _no_clock
+        self._host_clock = host_clock
         self._idle: Event | None = None
         self._done: dict[str, Event] = {}
         self._on_end: Callable[[str], None] | None = None
@@ -85,16 +89,16 @@ class Replica:
 
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, backend, clock = self.scheduler, self.backend, self.clock
-        host_clock, depth, leaper = self._host_clock, self._depth, self._leaper
+        schedule, complete = self._timed(scheduler.schedule), self._timed(scheduler.complete)
+        depth, leaper = self._depth, self._leaper
         in_flight: deque[tuple[Batch, Ticket, float]] = deque()
         while True:
             while len(in_flight) < depth and scheduler.has_work:
-                began = host_clock()
-                batch = scheduler.schedule()
-                backend.host(host_clock() - began)
-                if not batch.num_tokens and not batch.preempted and not in_flight:
+                batch = schedule()
+                if not (batch.num_members or batch.chunks or batch.preempted or in_flight):
                     raise BatchTwinError(_stuck(scheduler))
-                in_flight.append((batch, backend.launch(batch, clock.now), clock.now))
+                now_s = clock.now
+                in_flight.append((batch, backend.launch(batch, now_s), now_s))
             if not in_flight:
                 self._idle = Event(clock)
                 yield self._idle
@@ -103,17 +107,34 @@ class Replica:
             execution = backend.wait(ticket)
             if not clock.reach(execution.end_s, self._step_end):
                 yield clock.at(execution.end_s, self._step_end)
-            began = host_clock()
-            finished = scheduler.complete(batch)
-            backend.host(host_clock() - began)
+            finished = complete(batch)
             self.recorder.completed(batch, launched_s, execution, finished)
-            if finished and (self._done or self._on_end):
-                for request in finished:
-                    self._end(request.request_id)
-            if leaper is not None and leaper.begin(batch):
+            self._tell(finished)
+            while leaper is not None and leaper.begin(batch, execution.end_s - launched_s):
                 if (landing := leaper.landing()) is not None:
                     yield landing
-                leaper.commit()
+                self._tell(leaper.land())
+                if scheduler.waiting:
+                    break
+
+    def _timed(self, call: Callable[P, T]) -> Callable[P, T]:
+        """``call``, which tells the backend what it took where the host's time is real."""
+        host_clock, backend = self._host_clock, self.backend
+        if host_clock is None:
+            return call
+
+        def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+            began_s = host_clock()
+            result = call(*args, **kwargs)
+            backend.host(host_clock() - began_s)
+            return result
+
+        return timed
+
+    def _tell(self, finished: list[Request]) -> None:
+        if finished and (self._done or self._on_end):
+            for request in finished:
+                self._end(request.request_id)
 
     def _end(self, request_id: str) -> None:
         event = self._done.pop(request_id, None)
@@ -121,10 +142,6 @@ class Replica:
             event.succeed()
         if self._on_end is not None:
             self._on_end(request_id)
-
-
-def _no_clock() -> float:
-    return 0.0
 
 
 def _stuck(scheduler: Scheduler) -> str:

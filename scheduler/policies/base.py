@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from ..waiting import WaitingQueue
+from ..waiting import ArrivalQueue, WaitingQueue
 
 if TYPE_CHECKING:
     from ..config import SchedulerConfig
@@ -27,6 +27,8 @@ class Policy(ABC):
     can_leap: ClassVar[bool] = False
     """Whether, while nobody can be admitted, its steps differ in nothing but one more token for every decode; a
     simulation may then take many of them at once."""
+    reads_blocks: ClassVar[bool] = True
+    """Whether it looks at block tables; where it does not, a simulation need only count blocks."""
     keeps_finished_rows: ClassVar[bool] = False
     """Whether a finished request holds its slot and blocks until nobody runs any more (static batching)."""
 
@@ -35,7 +37,7 @@ class Policy(ABC):
 
     def make_queue(self) -> WaitingQueue:
         """The order in which requests wait; first come, first served unless a policy wants another."""
-        return WaitingQueue()
+        return ArrivalQueue()
 
     def left(self, request: Request) -> None:  # noqa: B027  (most policies keep no account)
         """``request`` has just left the running list: it finished, was preempted or aborted."""
