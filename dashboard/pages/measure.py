@@ -93,7 +93,8 @@ def _measure(context: Context, results: Results) -> None:
             f"{repeats}. {known} cells are measured so far; what is measured is not measured again."
         )
     )
-    data = heatmap_data(results, sweep.spec.objective, context.policy)
+    chosen = context.recommendation.cell if context.recommendation else None
+    data = heatmap_data(results, sweep.spec.objective, context.policy, context.question.scenario.slo, chosen)
     if data.is_measured:
         columns = st.columns(2)
         kinds: tuple[What, ...] = ("measured", "error")
