@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from profiles import toy_profile
 
 from batchtwin.dashboard.colors import MEASURED, PREDICTED
@@ -61,13 +61,21 @@ def _wait(url: str) -> None:
     pytest.fail(f"{url} does not answer")
 
 
+@pytest.fixture(scope="module")
+def contexts(browser: Browser) -> dict[str, BrowserContext]:
+    """One a scheme, so that Plotly's megabytes are fetched once."""
+    found = {}
+    for scheme in ("light", "dark"):
+        found[scheme] = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+        found[scheme].set_default_timeout(PATIENCE_MS)
+    return found
+
+
 @pytest.fixture
-def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    scheme = getattr(request, "param", "light")
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
-    context.set_default_timeout(PATIENCE_MS)
-    yield context.new_page()
-    context.close()
+def page(contexts: dict[str, BrowserContext], request: pytest.FixtureRequest) -> Iterator[Page]:
+    opened = contexts[getattr(request, "param", "light")].new_page()
+    yield opened
+    opened.close()
 
 
 both_schemes = pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
