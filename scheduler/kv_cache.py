@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .blocks import BlockPool, CountedPool, PrefixCachingPool
 from .errors import BatchTwinError
-from .hashing import extend_hashes
+from .hashing import extend_names
 
 if TYPE_CHECKING:
     from .cohort import Cohort, Seat
@@ -51,7 +51,7 @@ class KVCache:
         if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
             return []
         num_blocks = (request.num_tokens - 1) // self._block_size
-        return self.pool.find(extend_hashes(request, self._block_size, num_blocks)[:num_blocks])
+        return self.pool.find(extend_names(request, self._block_size, num_blocks), num_blocks)
 
     def has_room(self, num_tokens: int, hits: Sequence[int], is_running: bool) -> bool:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted; ``is_running``
@@ -164,9 +164,8 @@ class KVCache:
         full = num_tokens // self._block_size
         known = request.num_registered_blocks
         if full > known and isinstance(self.pool, PrefixCachingPool):
-            hashes = extend_hashes(request, self._block_size, full)
-            for block in range(known, full):
-                self.pool.register(request.block_table[block], hashes[block])
+            names = extend_names(request, self._block_size, full)
+            self.pool.register(request.block_table[known:full], names[known:full])
             request.num_registered_blocks = full
 
     def register_decode(self, request: Request) -> None:
