@@ -37,7 +37,8 @@ ROWS = (
     ("E2E mean", "mean_e2el_ms", "ms", 1),
     ("Queue time mean", "mean_queue_ms", "ms", 1),
     ("Client's gate mean", "mean_gate_ms", "ms", 1),
-    ("Load ρ", "load_rho", "", 2),
+    ("Client's gate P99", "p99_gate_ms", "ms", 1),
+    ("Busy ρ", "load_rho", "of arrivals' span", 2),
     ("Iterations", "num_iterations", "", 0),
     ("Iteration mean", "mean_iteration_ms", "ms", 2),
     ("Running mean", "mean_running", "requests", 1),
@@ -59,6 +60,9 @@ REPLICA_COLUMNS = (
 )
 BUSY_PERCENT = 15.0
 """Repeat noise of a calibration above which its user is warned; a quiet machine shows 5 to 10."""
+_ONLY_IF_ANY = ("padded_tokens", "mean_gate_ms", "p99_gate_ms")
+GROWING = 1.5
+"""Requests in the system, second half of the steady window over its first, from which on the queue is said to grow."""
 LABELS = {metric: f"{label} ({unit})" if unit else label for label, metric, unit, _ in ROWS}
 NAMES = {metric: label for label, metric, _, _ in ROWS} | {
     "median_ttft_ms": "TTFT median",
@@ -141,7 +145,7 @@ def print_run(run: Run, path: Path | None) -> None:
     scenario, metrics = run.scenario, run.metrics
     table = _table("Metric", "Value", "Unit", title=_title(run))
     for label, name, unit, digits in ROWS:
-        if name in metrics and (metrics[name] or name not in ("padded_tokens", "mean_gate_ms")):
+        if name in metrics and (metrics[name] or name not in _ONLY_IF_ANY):
             table.add_row(label, number(metrics[name], digits), unit)
     console = Console()
     _print_table(console, table)
@@ -152,13 +156,36 @@ def print_run(run: Run, path: Path | None) -> None:
     )
     if scenario.num_replicas > 1:
         _print_table(console, _replicas_table(run))
-    if scenario.num_clients is not None and scenario.num_clients > scenario.max_num_seqs * scenario.num_replicas:
-        console.print(
-            f"[yellow]{scenario.num_clients} clients share {scenario.max_num_seqs * scenario.num_replicas} slots "
-            f"(max_num_seqs): TTFT and E2E here measure queueing.[/]"
-        )
+    for remark in _remarks(run):
+        console.print(remark, highlight=False)
     if path is not None:
         console.print(f"Wrote {path}")
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    """What must be known to read a run's figures: the window, the client's gate, clients beyond the slots."""
+    metrics, scenario = run.metrics, run.scenario
+    if metrics["steady_requests"]:
+        growth = metrics["steady_growth"]
+        yield (
+            f"Warm-up of {metrics['warmup_cut_s']:,.1f} s and drain of {metrics['drain_s']:,.1f} s cut: "
+            f"{metrics['steady_output_throughput']:,.1f} output tokens/s, mean TTFT "
+            f"{metrics['steady_mean_ttft_ms']:,.1f} ms over {metrics['steady_requests']:,} requests; "
+            f"requests in the system × {number(growth, 2)} from its first half to its second"
+            + (": the queue grows, this is no steady state." if growth > GROWING else ".")
+        )
+    if metrics["mean_gate_ms"] > 0:
+        yield (
+            f"[yellow]Requests wait {metrics['mean_gate_ms']:,.1f} ms at the client's own gate before they are sent. "
+            f"That is no part of TTFT here; a client whose clock starts before its gate would report "
+            f"{metrics['mean_gate_ms'] + metrics['mean_ttft_ms']:,.1f} ms.[/]"
+        )
+    slots = scenario.max_num_seqs * scenario.num_replicas
+    if scenario.concurrency is not None and scenario.concurrency > slots:
+        yield (
+            f"[yellow]{scenario.concurrency} clients share {slots} slots (max_num_seqs): TTFT and E2E here measure "
+            f"queueing.[/]"
+        )
 
 
 def print_sweep(sweep: Sweep) -> None:
