@@ -98,7 +98,8 @@ def _sending(trace: TraceSpec) -> str:
 def _load(results: Results) -> str:
     if results.recommendation is None:
         return "–"
-    rho = results.recommendation.metrics.get("load_rho", float("nan"))
+    metrics = results.recommendation.metrics
+    rho = metrics.get("offered_rho", metrics.get("load_rho", float("nan")))
     what = "saturated" if rho >= 1 else "below saturation"
     return f"{number(rho)} at the recommended cell: {what}"
 

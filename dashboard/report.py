@@ -94,6 +94,9 @@ def _cards(results: Results, chosen: Recommendation) -> str:
         scale = label(name).scale
         value = number(chosen.metrics.get(name, float("nan")) * scale)
         other = f"default {number(beside[name] * scale)}" if name in beside else ""
+        if name in chosen.low:
+            ends = (number(end[name] * scale) for end in (chosen.low, chosen.high))
+            other = " · ".join(part for part in (" to ".join(ends), other) if part)
         cards.append(f"<div><span>{escape(label(name).brief)}</span><b>{value}</b><span>{other}</span></div>")
     note = f'<p class="soft">Predicted for the recommended cell, {cell_name(chosen.cell)}'
     note += f"; vLLM's default is {cell_name(default.cell)}" if default and beside else ""

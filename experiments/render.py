@@ -116,7 +116,7 @@ def sweep_progress(folder: Path) -> Iterator[Callable[[str, int, int], None]]:
 def print_profile(profile: Profile, path: Path) -> None:
     """A calibration's card."""
     fit = profile.fit
-    table = _table("", "Median", "P90", "Worst", "Bias", title="Error of predicted iteration times, held out (%)")
+    table = make_table("", "Median", "P90", "Worst", "Bias", title="Error of predicted iteration times, held out (%)")
     for name, error in {"fitted law": fit.held_out, **fit.nulls}.items():
         values = (error.median_percent, error.p90_percent, error.worst_percent, error.bias_percent)
         table.add_row(name.replace("_", " "), *(f"{value:,.1f}" for value in values))
@@ -143,7 +143,7 @@ def print_profile(profile: Profile, path: Path) -> None:
 def print_run(run: Run, path: Path | None) -> None:
     """A replay's metrics."""
     scenario, metrics = run.scenario, run.metrics
-    table = _table("Metric", "Value", "Unit", title=_title(run))
+    table = make_table("Metric", "Value", "Unit", title=_title(run))
     for label, name, unit, digits in ROWS:
         if name in metrics and (metrics[name] or name not in _ONLY_IF_ANY):
             table.add_row(label, number(metrics[name], digits), unit)
@@ -208,28 +208,15 @@ def print_sweep(sweep: Sweep) -> None:
 
 
 def print_comparison(comparison: object) -> None:
-    """Errors beside noise and nulls, regret, and the split of the error."""
-    from .compare import Comparison
+    """Errors beside noise, interval and nulls, regret, and where the error comes from."""
+    from .render_compare import comparison_parts
 
-    assert isinstance(comparison, Comparison)
     console = Console()
-    summary = comparison.summary
-    heads = ("Metric", "Median", "Worst", "Bias", "Repeat noise", "Constant", "Roofline·α+β")
-    columns = [
-        *("median_error_percent", "worst_error_percent", "bias_percent", "repeat_noise_percent"),
-        *("constant_median_percent", "roofline_affine_median_percent"),
-    ]
-    table = _table(*heads, title=f"Error of the prediction over {int(summary['num_cells'].max())} measured cells (%)")
-    for row in summary.to_dict("records"):
-        if row["metric"] not in ("peak_waiting", "num_preemptions"):
-            name = str(row["metric"])
-            table.add_row(NAMES.get(name, name), *(number(row[column], 1) for column in columns))
-    _print_table(console, table)
-    _print_table(console, _split_table(comparison))
-    regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
-    objective = LABELS.get(comparison.objective, comparison.objective)
-    console.print(f"Regret in {objective}, by who chooses: {regret}.")
-    console.print(f"Rank correlation of predicted and measured: {number(comparison.rank_correlation, 3)}.")
+    for part in comparison_parts(comparison):
+        if isinstance(part, Table):
+            _print_table(console, part)
+        else:
+            console.print(part)
 
 
 def print_recommendation(recommendation: object) -> None:
@@ -237,16 +224,18 @@ def print_recommendation(recommendation: object) -> None:
     from .recommend import Recommendation
 
     assert isinstance(recommendation, Recommendation)
-    table = _table("Predicted", "Value", "Unit")
+    table = make_table("Predicted", "Value", "Low", "High", "Unit")
     for label, name, unit, digits in ROWS[:9]:
         if name in recommendation.metrics:
-            table.add_row(label, number(recommendation.metrics[name], digits), unit)
+            ends = (of.get(name, math.nan) for of in (recommendation.low, recommendation.high))
+            values = (recommendation.metrics[name], *ends)
+            table.add_row(label, *(number(value, digits) for value in values), unit)
     Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
 
 
 def print_policies() -> None:
     """The registered policies: the first paragraph of their docstrings, and their options."""
-    table = _table("Policy", "What it does", "Options")
+    table = make_table("Policy", "What it does", "Options")
     for name, policy in POLICIES.items():
         about = " ".join((policy.__doc__ or "").split("\n\n")[0].replace("``", "").split())
         oracle = " [bold](oracle: sees true output lengths)[/]" if policy().is_oracle else ""
@@ -282,7 +271,7 @@ def _replicas_table(run: Run) -> Table:
     from .replicas import replica_metrics
 
     title = f"{run.scenario.num_replicas} replicas, {run.scenario.router.replace('_', ' ')}"
-    table = _table("Replica", *(head for head, _, _ in REPLICA_COLUMNS), title=title)
+    table = make_table("Replica", *(head for head, _, _ in REPLICA_COLUMNS), title=title)
     for row in replica_metrics(run):
         table.add_row(f"{row['replica']:.0f}", *(number(row[name], digits) for _, name, digits in REPLICA_COLUMNS))
     return table
@@ -294,7 +283,7 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
     cells = [cell for cell in results if cell.policy == policy]
     budgets = sorted({cell.max_num_batched_tokens for cell in cells})
     objective = sweep.spec.objective
-    table = _table(
+    table = make_table(
         "seqs \\ tokens",
         *(f"{budget:,}" for budget in budgets),
         title=f"{policy_label(policy)}: {LABELS.get(objective, objective)}",
@@ -315,27 +304,13 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
     return table
 
 
-def _split_table(comparison: object) -> Table:
-    from .compare import Comparison
-
-    assert isinstance(comparison, Comparison)
-    table = _table(
-        "Metric", "Rest", "Cost", "Schedule", title="Where measured − predicted comes from (mean, % of measured)"
-    )
-    for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms"):
-        rows = comparison.split[comparison.split["metric"] == name]
-        shares = [100.0 * (rows[part] / rows["measured"]).mean() for part in ("rest", "cost", "schedule")]
-        table.add_row(NAMES[name], *(f"{share:+.1f}" for share in shares))
-    return table
-
-
 def _slope_us(profile: Profile) -> float:
     law = profile.cost_model
     slope = law.token_slopes_s[min(2, len(law.token_slopes_s) - 1)]
     return (slope + law.per_decode_s + law.per_sample_s) * 1e6
 
 
-def _table(*heads: str, title: str | None = None) -> Table:
+def make_table(*heads: str, title: str | None = None) -> Table:
     table = Table(title=title, header_style="dim", box=None, pad_edge=False)
     table.add_column(heads[0])
     for head in heads[1:]:

@@ -46,3 +46,9 @@ def mean_differences(predicted: Timeline, measured: Records, num_usable_blocks: 
     """Mean |predicted − measured| of each of the ``SERIES`` over the moments of ``predicted``."""
     seen = state_at(measured, num_usable_blocks, np.array(predicted["time_s"]))
     return {name: float(np.abs(np.array(predicted[name]) - seen[name]).mean()) for name in SERIES}
+
+
+def means_at(predicted: Timeline, measured: Records, num_usable_blocks: int) -> dict[str, float]:
+    """Mean of each of the ``SERIES`` of ``measured`` over the moments of ``predicted``."""
+    seen = state_at(measured, num_usable_blocks, np.array(predicted["time_s"]))
+    return {name: float(values.mean()) for name, values in seen.items()}
