@@ -96,8 +96,8 @@ def _about(name: str, result: Mapping[str, Any]) -> str:
         f"{len(result['cells'])} cells, measured in {result['measured_minutes']:.1f} minutes with torch "
         f"{made['torch']} at commit `{made['commit']}`, from profile `{result['profile_hash']}`, which was written "
         f"before the first cell was measured. The law's held-out error is {held_out['median_percent']:.1f} % in the "
-        f"median, {held_out['p90_percent']:.1f} % at P90, {held_out['worst_percent']:.1f} % at worst; the same batch repeats "
-        f"itself within {result['calibration_noise_percent']:.1f} % (interquartile).",
+        f"median, {held_out['p90_percent']:.1f} % at P90, {held_out['worst_percent']:.1f} % at worst; the same batch "
+        f"repeats itself within {result['calibration_noise_percent']:.1f} % (interquartile).",
     ]
     interval = result.get("interval")
     if interval is None:

@@ -87,7 +87,7 @@ def _with_spread(systematic: float) -> Profile:
 
 
 def test_intervals_hold_about_nine_in_ten_devices_that_err_as_the_calibration_says() -> None:
-    """Two hundred devices whose law is off by a factor of exp(N(0, 0.06²)); throughput, TTFT and TPOT of one scenario."""
+    """Two hundred devices whose law is off by a factor of exp(N(0, 0.06²)); throughput, TTFT and TPOT."""
     profile = _with_spread(0.06)
     scenario = tiny_scenario(trace={"source": "azure-conv-like:30", "output_scale": 0.1})
     predicted = predict(scenario, profile).metrics
