@@ -76,11 +76,12 @@ def over_seeds(result: CellResult) -> dict[str, float]:
 
 
 def interval(result: CellResult, metric: str) -> tuple[float, float]:
-    """Around the mean over the seeds; NaN if the cell was predicted without an end."""
+    """Around the mean over the seeds, and not below 0, which no metric is; NaN if the cell has no ends."""
     mean = float(np.mean(values(result, metric)))
     low, high = result.low.get(metric, np.nan), result.high.get(metric, np.nan)
     sampling, own = sampling_half(values(result, metric)), result.metrics[metric]
-    return mean - sqrt((own - low) ** 2 + sampling**2), mean + sqrt((high - own) ** 2 + sampling**2)
+    below, above = sqrt((own - low) ** 2 + sampling**2), sqrt((high - own) ** 2 + sampling**2)
+    return float(np.maximum(mean - below, 0.0)), mean + above
 
 
 def lead_half(ahead: CellResult, behind: CellResult, metric: str) -> float:

@@ -22,6 +22,7 @@ from rich.table import Table
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
+from ..sim.cost.spread import LEVEL
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
@@ -131,6 +132,11 @@ def print_profile(profile: Profile, path: Path) -> None:
     console.print(
         f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
         f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
+    )
+    fast, slow = (law.factors for law in profile.fast_and_slow)
+    console.print(
+        f"Intervals at {LEVEL:.0%} let steps of decodes take {fast.decode:.2f} to {slow.decode:.2f} times as long, "
+        f"steps with prompts {fast.prefill:.2f} to {slow.prefill:.2f} times."
     )
     if fit.repeat_noise_percent > BUSY_PERCENT:
         console.print(

@@ -46,6 +46,10 @@ def test_both_parts_add_in_quadrature_around_the_mean_over_the_seeds() -> None:
     assert over_seeds(cell(10, 3, 12, 14)) == {"output_throughput": 12.0}
 
 
+def test_an_interval_does_not_go_below_zero() -> None:
+    assert interval(cell(10, 12), "output_throughput") == (0.0, 22.0)
+
+
 def test_a_lead_is_uncertain_by_both_cells_and_by_its_own_spread_over_the_seeds() -> None:
     """Leads 10, 10, 10: the seeds move both cells alike and say nothing against it. √(3² + 4²) = 5."""
     assert lead_half(cell(100, 3, 110, 120), cell(90, 4, 100, 110), "output_throughput") == pytest.approx(5.0)
