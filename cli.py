@@ -222,6 +222,9 @@ def sweep(
     workers: WorkersOption = 2,
     backend: BackendOption = "loky",
     search: Annotated[bool, typer.Option("--search", help="Leave out cells bad on a part of the trace.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="No baselines, intervals, load, seeds: a sixth of the work.")
+    ] = False,
     trace: TraceOption = "azure-conv-like",
     requests: RequestsOption = None,
     rate_scale: RateOption = 1.0,

@@ -141,7 +141,7 @@ def _say(what: str, done: int, total: int) -> None:
 
 
 def _cells(done: Any) -> list[dict[str, float]]:
-    """Per cell: load (busy time over arrivals' span, measured), preemptions, throughputs."""
+    """Per cell: busy time over arrivals' span (measured), load (predicted), preemptions, throughputs."""
     rows = []
     for result in done.feasible():
         runs = done.measured_metrics(result.cell)
@@ -151,6 +151,7 @@ def _cells(done: Any) -> list[dict[str, float]]:
                 "max_num_seqs": result.cell.max_num_seqs,
                 "max_num_batched_tokens": result.cell.max_num_batched_tokens,
                 "load_rho": middle["load_rho"],
+                "offered_rho": result.metrics["offered_rho"],
                 "preemptions": middle["num_preemptions"],
                 "measured_tok_s": middle["output_throughput"],
                 "predicted_tok_s": result.metrics["output_throughput"],

@@ -180,17 +180,22 @@ def _over_time(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _cells(cells: Sequence[Mapping[str, float]]) -> str:
     pairs = ("tok_s", "mean_tpot_ms", "p99_itl_ms", "mean_ttft_ms")
-    heads = ("seqs × tokens", "busy ρ", "preemptions", "tokens/s", "TPOT ms", "P99 ITL ms", "TTFT ms")
+    heads = ("seqs × tokens", "load ρ", "busy / span", "preemptions", "tokens/s", "TPOT ms", "P99 ITL ms", "TTFT ms")
     rows = [
         [
             f"{cell['max_num_seqs']:.0f} × {cell['max_num_batched_tokens']:.0f}",
+            f"{cell['offered_rho']:.2f}" if "offered_rho" in cell else "–",
             f"{cell['load_rho']:.2f}",
             f"{cell['preemptions']:.0f}",
             *(f"{cell[f'measured_{name}']:,.1f} ({cell[f'predicted_{name}']:,.1f})" for name in pairs),
         ]
         for cell in cells
     ]
-    return f"Every cell, measured (predicted):\n\n{_table(heads, rows)}"
+    about = (
+        "Every cell, measured (predicted). Load ρ: offered over capacity, predicted. Busy / span: the server's busy\n"
+        "time over the span of the arrivals, measured."
+    )
+    return f"{about}\n\n{_table(heads, rows)}"
 
 
 def _percent(value: float | None, *, signed: bool = False) -> str:

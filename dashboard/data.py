@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..experiments.compare import METRICS
 from ..experiments.grid import Cell, CellResult
+from ..experiments.intervals import METRICS
 from ..experiments.recommend import KNOB, dominant_bound
 from ..scheduler.batch import Bound
 from .labels import NULLS

@@ -83,6 +83,25 @@ def split(results: Results, metric: str) -> pd.DataFrame:
     )
 
 
+def cancelling_text(results: Results) -> str:
+    """Whether errors of TTFT and TPOT cancel in E2E, in a sentence; empty where nothing is measured."""
+    if results.comparison is None or results.comparison.latency.empty:
+        return ""
+    found = results.comparison.latency
+    hiding = found[found["cancels"]]
+    if hiding.empty:
+        return f"In none of the {len(found)} measured cells do errors of TTFT and TPOT cancel in E2E."
+    worst = hiding.sort_values("hidden_percent").iloc[-1]
+    errors = ", ".join(
+        f"{word} {percent(worst[f'{name}_error_percent'], signed=True)}"
+        for name, word in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
+    )
+    return (
+        f"In {len(hiding)} of the {len(found)} measured cells errors of TTFT and TPOT cancel in E2E; most in "
+        f"{worst['max_num_seqs']} × {worst['max_num_batched_tokens']}: {errors}."
+    )
+
+
 def cells(results: Results, metric: str) -> pd.DataFrame:
     """One row a cell, as numbers: the knobs, the chosen metric predicted, measured and its error, the key metrics,
     what holds the cell back, and why it cannot work if it cannot.

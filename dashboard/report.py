@@ -153,7 +153,7 @@ def _tables(results: Results, comparison: Comparison) -> Iterator[str]:
     note = f"{label(objective).with_unit}: measured − predicted, and the parts that sum to it."
     yield (
         f'{_heading("Where the error comes from")}<p class="soft">{escape(note)}</p>'
-        f"{_table(frames.split(results, objective))}"
+        f'{_table(frames.split(results, objective))}<p class="soft">{escape(frames.cancelling_text(results))}</p>'
     )
 
 

@@ -13,8 +13,10 @@ from math import sqrt
 
 import numpy as np
 
+from ..scheduler.errors import BatchTwinError
 from ..sim.cost.profile import Profile
 from ..sim.cost.spread import LEVEL
+from .errors import ExperimentError
 from .grid import CellResult
 from .replay import predict
 from .scenario import Scenario
@@ -55,11 +57,19 @@ def both_ends(
 
 
 def other_seeds(scenario: Scenario, profile: Profile, num_seeds: int) -> list[dict[str, float]]:
-    """The metrics of the same scenario with each of the next seeds of its requests: ``num_seeds`` − 1 of them."""
+    """The metrics of the same scenario with each of the next seeds of its requests: ``num_seeds`` − 1 of them. Raises
+    ``ExperimentError`` where the requests of such a seed cannot be served.
+    """
     found = []
     for more in range(1, num_seeds):
         trace = scenario.trace.model_copy(update={"seed": scenario.trace.seed + more})
-        metrics = predict(scenario.model_copy(update={"trace": trace}), profile).metrics
+        try:
+            metrics = predict(scenario.model_copy(update={"trace": trace}), profile).metrics
+        except BatchTwinError as error:
+            raise ExperimentError(
+                f"With seed {trace.seed} of the requests: {error} (With seeds=1 only those of seed {trace.seed - more} "
+                f"are looked at.)"
+            ) from error
         found.append({name: metrics[name] for name in (*METRICS, *OTHER_OBJECTIVES) if name in metrics})
     return found
 

@@ -75,7 +75,7 @@ def sweep_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
         "policies": parse_policies(options["policies"]),
         "measure": parse_measure(options["measure"]),
         "backend": parse_backend(options["backend"]),
-        **{name: options[name] for name in ("objective", "repeats", "seeds", "workers", "search")},
+        **{name: options[name] for name in ("objective", "repeats", "seeds", "workers", "search", "bare")},
     }
 
 

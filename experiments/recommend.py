@@ -29,16 +29,17 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The smallest knobs that do (nearly) as well as the best. ``metrics`` are means over the seeds where there are
-    several, ``low`` and ``high`` the ends of their intervals.
-    """
+    """The smallest knobs that do (nearly) as well as the best: on average over the seeds where there are several."""
 
     cell: Cell
     metrics: dict[str, float]
+    """With the sweep's own seed, which is the one that is measured."""
     best: Cell
     meets_slo: bool
     sentence: str
     serve_command: str
+    means: Mapping[str, float] = field(default_factory=dict)
+    """Over the seeds; ``low`` and ``high`` are the ends of their intervals."""
     low: Mapping[str, float] = field(default_factory=dict)
     high: Mapping[str, float] = field(default_factory=dict)
     tied: tuple[Cell, ...] = ()
@@ -80,11 +81,12 @@ def recommend(
     )
     return Recommendation(
         cell=chosen.cell,
-        metrics=chosen.metrics,
+        metrics=own.metrics,
         best=best.cell,
         meets_slo=bool(meeting),
         sentence=" ".join(sentence for sentence in sentences if sentence),
         serve_command=serve_command(scenario.model, chosen),
+        means=chosen.metrics,
         low={name: low for name, (low, _) in ends.items()},
         high={name: high for name, (_, high) in ends.items()},
         tied=tied,
@@ -183,6 +185,8 @@ def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], mee
         f"Choose {policy}max_num_seqs={cell.max_num_seqs} and max_num_batched_tokens={cell.max_num_batched_tokens}: "
         f"the smallest knobs within {tolerance:.0%} of the best, {value:,.1f} {UNITS.get(objective, objective)}"
     )
+    if chosen.seeds:
+        text += f" on average over {1 + len(chosen.seeds)} seeds"
     if not limits:
         return text + "."
     named = ", ".join(f"P99 {SLO_WORD[name]} ≤ {limit:g} ms" for name, limit in limits.items())

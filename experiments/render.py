@@ -232,9 +232,9 @@ def print_recommendation(recommendation: object) -> None:
     assert isinstance(recommendation, Recommendation)
     table = make_table("Predicted", "Value", "Low", "High", "Unit")
     for label, name, unit, digits in ROWS[:9]:
-        if name in recommendation.metrics:
+        if name in recommendation.means:
             ends = (of.get(name, math.nan) for of in (recommendation.low, recommendation.high))
-            values = (recommendation.metrics[name], *ends)
+            values = (recommendation.means[name], *ends)
             table.add_row(label, *(number(value, digits) for value in values), unit)
     Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
 

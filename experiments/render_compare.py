@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import nan
 
 import pandas as pd
 from rich.table import Table
@@ -50,7 +51,8 @@ def _errors(summary: pd.DataFrame) -> Table:
     for row in summary[~summary["metric"].isin(COUNTS)].to_dict("records"):
         name = str(row["metric"])
         digits = [0 if column == "coverage_percent" else 1 for column in columns]
-        table.add_row(NAMES.get(name, name), *(number(row[c], d) for c, d in zip(columns, digits, strict=True)))
+        shown = (number(row.get(c, nan), d) for c, d in zip(columns, digits, strict=True))
+        table.add_row(NAMES.get(name, name), *shown)
     return table
 
 

@@ -46,6 +46,8 @@ class SweepSpec(BaseModel):
     """Seeds of a drawn trace that every cell is predicted with; 1 for a recorded one."""
     search: bool = False
     """Whether cells may be left out by successive halving."""
+    bare: bool = False
+    """Whether the cells have their metrics only: no null baselines, no interval, no load, no further seed."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -108,7 +110,14 @@ class Sweep:
                     report()
                 missing = [cell for cell in missing if cell not in skipped]
             with closing(
-                predict_cells(missing, self.spec.scenario, self.profile, pool, num_seeds=self.spec.num_seeds)
+                predict_cells(
+                    missing,
+                    self.spec.scenario,
+                    self.profile,
+                    pool,
+                    num_seeds=self.spec.num_seeds,
+                    bare=self.spec.bare,
+                )
             ) as results:
                 for result in results:
                     self._store(result)
@@ -209,11 +218,13 @@ def sweep(
     workers: int = 1,
     backend: Backend = "loky",
     search: bool = False,
+    bare: bool = False,
     progress: Progress | None = None,
 ) -> Sweep:
     """Predict a grid, and measure ``measure`` cells of it (a number, ``"all"`` or None). Requests that are drawn (a
     generator, a client's arrivals) are predicted with ``seeds`` seeds, measured with the first. ``backend`` says where
-    the predictions run, and changes no byte; with ``search`` cells that cannot matter are left out (``halve``).
+    the predictions run, and changes no byte; with ``search`` cells that cannot matter are left out (``halve``), and
+    ``bare`` cells have nothing beside their metrics: one replay each instead of six, or eight with three seeds.
 
     What ``folder`` already holds of this very sweep is kept and not computed again. Raises ``BatchTwinError`` or
     ``TraceError`` for bad input; an infeasible cell, or one that fails twice, is marked and the sweep goes on.
@@ -233,8 +244,9 @@ def sweep(
         objective=_objective(objective, scenario),
         trace_digest=scenario.trace.load().digest(),
         profile_hash=loaded.hash(),
-        num_seeds=seeds if scenario.trace.is_drawn else 1,
+        num_seeds=seeds if scenario.trace.is_drawn and not bare else 1,
         search=search,
+        bare=bare,
     )
     for policy in spec.policies:
         load_policy(policy)

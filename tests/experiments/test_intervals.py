@@ -12,6 +12,7 @@ from sweeps import tiny_scenario, write_measured
 from batchtwin.experiments.compare import compare
 from batchtwin.experiments.grid import Cell, CellResult
 from batchtwin.experiments.intervals import interval, lead_half, over_seeds, sampling_half
+from batchtwin.experiments.render import print_comparison
 from batchtwin.experiments.replay import predict
 from batchtwin.experiments.sweep import open_sweep, sweep
 
@@ -121,3 +122,28 @@ def test_coverage_is_the_share_of_measured_cells_inside(folder: Path) -> None:
         for r in (first, second)
     ]
     assert row["interval_percent"] == pytest.approx(sum(halves) / 2)
+
+
+def test_a_bare_sweep_has_the_same_metrics_and_nothing_beside_them(folder: Path, tmp_path: Path) -> None:
+    bare = sweep(
+        tmp_path / "s", tiny_scenario(), toy_profile(), max_num_seqs=(2, 4), max_num_batched_tokens=(64,), bare=True
+    )
+    for with_all, result in zip(open_sweep(folder).predicted(), bare.predicted(), strict=True):
+        assert result.metrics == pytest.approx({n: with_all.metrics[n] for n in result.metrics}, nan_ok=True)
+        assert (result.nulls, result.low, result.high, result.seeds) == ({}, {}, {}, [])
+    write_measured(bare, result.cell, 0, {})
+    found = compare(bare)
+    print_comparison(found)
+    assert set(found.regret_percent) == {"predicted", "random", "vllm_default"}
+    assert found.summary["coverage_percent"].isna().all()
+
+
+def test_requests_of_another_seed_that_cannot_be_served_make_the_cell_infeasible_in_words(tmp_path: Path) -> None:
+    """The first three prompts of seed 1 are of 1,104 tokens at most, one of seed 2 is of 2,521."""
+    trace = {"source": "azure-conv-like:40", "prompt_scale": 1.0, "num_requests": 3, "seed": 1}
+    scenario = tiny_scenario(trace=trace, max_model_len=1300, num_gpu_blocks=1000)
+    done = sweep(tmp_path / "s", scenario, toy_profile(), max_num_seqs=(2,), max_num_batched_tokens=(64,), seeds=2)
+    result = done.predicted()[0]
+    assert result.status == "infeasible"
+    assert result.reason.startswith("With seed 2 of the requests: Request")
+    assert "With seeds=1 only those of seed 1 are looked at" in result.reason

@@ -197,7 +197,8 @@ def test_the_mean_over_the_seeds_decides(make: Make) -> None:
     behind = with_half(950, 1, seeds=[{"output_throughput": 950.0}, {"output_throughput": 950.0}])
     found = recommend(make({SMALL: with_half(1, 1), WIDE: ahead, LONG: with_half(1, 1), LARGE: behind}))
     assert found.cell == LARGE
-    assert found.metrics["output_throughput"] == 950
+    assert found.means["output_throughput"] == 950
+    assert ", 950.0 output tokens/s on average over 3 seeds." in found.sentence
 
 
 def test_fewer_than_three_seeds_of_drawn_requests_are_said(make: Make) -> None:
