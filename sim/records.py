@@ -115,7 +115,13 @@ class Recorder:
                 num_itl -= self._tick_fresh(batch, i)
         if batch.chunks:
             self._first_tokens(batch, i)
-        if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
+        if (
+            batch.preempted
+            or batch.copies_in
+            or batch.padding
+            or batch.num_cached_tokens
+            or batch.num_recomputed_tokens
+        ):
             self._rows.few(_few(batch))
         self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
         self.num_iterations = i + 1
