@@ -72,7 +72,8 @@ def resume_command(sweep: Sweep, *, measure: int | None = None, repeats: int = 1
         fixed_threads=True,
     )
     command += ["--objective", spec.objective]
-    command += ["--search"] if spec.search else []
+    command += ["--seeds", str(spec.num_seeds)]
+    command += [f"--{name}" for name in ("search", "bare") if getattr(spec, name)]
     return command + ([] if measure is None else ["--measure", str(measure), "--repeats", str(repeats)])
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..experiments.compare import METRICS
 from ..experiments.grid import Cell, CellResult
+from ..experiments.intervals import METRICS
 from ..experiments.recommend import KNOB, SLO_METRIC, dominant_bound
 from ..scheduler.batch import Bound
 from .labels import NULLS
@@ -197,7 +197,7 @@ def parity_data(results: Results, metric: str) -> pd.DataFrame:
                 "predicted": row["predicted"],
                 "error_percent": row["error_percent"],
                 "noise": row["measured"] * row["repeat_noise_percent"] / 100,
-                "load_rho": by_cell[cell].metrics.get("load_rho", np.nan),
+                "load_rho": offered_load(by_cell[cell]),
                 **nulls,
             }
         )
@@ -205,9 +205,17 @@ def parity_data(results: Results, metric: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
+def offered_load(result: CellResult) -> float:
+    """The load ρ of a cell: offered over capacity or, where that was not predicted, the busy time over the arrivals'
+    span; NaN without a result.
+    """
+    return float(result.metrics.get("offered_rho", result.metrics.get("load_rho", np.nan)))
+
+
 def table(results: Results) -> pd.DataFrame:
     """All there is, one row a cell: the knobs, ``status`` and ``reason``, ``num_gpu_blocks``, ``bound``, every
-    predicted metric, and where measured ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``.
+    predicted metric, the ends of its interval (``<metric>_low``, ``<metric>_high``), and where measured
+    ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``.
     """
     rows: list[dict[str, Any]] = [_predicted_row(result) for result in results.cells]
     of = {result.cell: row for result, row in zip(results.cells, rows, strict=True)}
@@ -220,7 +228,9 @@ def table(results: Results) -> pd.DataFrame:
 
 def _predicted_row(result: CellResult) -> dict[str, Any]:
     about = {"status": result.status, "reason": result.reason, "num_gpu_blocks": result.num_gpu_blocks or np.nan}
-    return {**result.cell._asdict(), **about, "bound": bound_of(result), **result.metrics}
+    ends = {f"{name}_low": low for name, low in result.low.items()}
+    ends |= {f"{name}_high": high for name, high in result.high.items()}
+    return {**result.cell._asdict(), **about, "bound": bound_of(result), **result.metrics, **ends}
 
 
 def bound_of(result: CellResult) -> str:

@@ -77,16 +77,12 @@ def validation(results: Results) -> pd.DataFrame:
 
 
 def coverage(results: Results, metric: str) -> float | None:
-    """The share of the measured cells whose measurement lies in the predicted interval (``<metric>_low`` to
-    ``<metric>_high``); None if the results carry none.
+    """The share of the measured cells whose measurement lies in the predicted interval; None if the results carry no
+    intervals of this metric.
     """
-    by_cell = results.by_cell
-    inside = []
-    for cell, row in compared(results, metric).items():
-        metrics = by_cell[cell].metrics
-        if f"{metric}_low" in metrics and f"{metric}_high" in metrics:
-            inside.append(metrics[f"{metric}_low"] <= row["measured"] <= metrics[f"{metric}_high"])
-    return float(np.mean(inside)) if inside else None
+    inside = [float(row.get("inside", np.nan)) for row in compared(results, metric).values()]
+    known = [value for value in inside if not np.isnan(value)]
+    return float(np.mean(known)) if known else None
 
 
 def split_frame(results: Results, metric: str) -> pd.DataFrame:

@@ -45,7 +45,7 @@ def page(context: Context) -> None:
     with columns[1]:
         show(capacity_curves.attainment(curves), lambda: capacity_curves.frame(curves), "attainment")
     st.caption(
-        "Dotted upright: the capacity. Shaded: load ρ ≥ 1, the queue grows for as long as requests come (darker where "
+        "Dotted upright: the capacity. Shaded: more work arrives than is done, the queue grows for as long as requests come (darker where "
         "more of the cells do). All of it predicted."
     )
 

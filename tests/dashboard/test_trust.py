@@ -46,24 +46,14 @@ def test_nothing_measured_is_never_validated_throughout(by_hand: Results) -> Non
 
 
 def test_coverage_counts_measurements_inside_the_interval(by_hand: Results) -> None:
-    # 4 × 64 measured 125 and 8 × 256 measured 200
-    limits = {Cell("vllm_v1", 4, 64): (120.0, 130.0), Cell("vllm_v1", 8, 256): (250.0, 350.0)}
-    cells = tuple(
-        one._replace(
-            metrics={
-                **one.metrics,
-                "output_throughput_low": limits[one.cell][0],
-                "output_throughput_high": limits[one.cell][1],
-            }
-        )
-        if one.cell in limits
-        else one
-        for one in by_hand.cells
-    )
-    results = dataclasses.replace(by_hand, cells=cells)
+    assert by_hand.comparison is not None
+    rows = by_hand.comparison.cells.assign(inside=[1.0, 0.0])
+    results = dataclasses.replace(by_hand, comparison=dataclasses.replace(by_hand.comparison, cells=rows))
     assert coverage(results, "output_throughput") == 0.5
     assert validation(results).set_index("Metric").loc["Output throughput", "Interval holds"] == "50.0 %"
-    assert coverage(by_hand, "output_throughput") is None
+    without = by_hand.comparison.cells.assign(inside=np.nan)
+    results = dataclasses.replace(by_hand, comparison=dataclasses.replace(by_hand.comparison, cells=without))
+    assert coverage(results, "output_throughput") is None
 
 
 def test_split_is_in_percent_of_the_measured_value_and_sums(by_hand: Results) -> None:
