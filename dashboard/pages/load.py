@@ -45,8 +45,8 @@ def page(context: Context) -> None:
     with columns[1]:
         show(capacity_curves.attainment(curves), lambda: capacity_curves.frame(curves), "attainment")
     st.caption(
-        "Dotted upright: the capacity. Shaded: more work arrives than is done, the queue grows for as long as requests come (darker where "
-        "more of the cells do). All of it predicted."
+        "Dotted upright: the capacity. Shaded: more work arrives than is done, and the queue grows for as long as "
+        "requests come (darker where more of the cells do). All of it predicted."
     )
 
 
