@@ -12,10 +12,12 @@ browser), median of a few; the caches are emptied before every opening.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
+import socket
 import statistics
 import sys
 import tempfile
@@ -158,6 +160,7 @@ def time_browser(root: Path) -> dict[str, list[float]]:
     server = start(root, port)
     found: dict[str, list[float]] = {"open in a browser": [], "switch metric in a browser": []}
     try:
+        _wait_for(port)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=path, args=["--headless", "--no-sandbox"])
             for _ in range(REPEATS):
@@ -179,6 +182,15 @@ def time_browser(root: Path) -> dict[str, list[float]]:
         stop(server)
     found["open in a browser"] = found["open in a browser"][1:]  # the server's first visitor waits for imports
     return found
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise SystemExit("The server does not answer.")
 
 
 def report(about: dict[str, object], found: dict[str, list[float]]) -> None:
