@@ -22,6 +22,7 @@ from rich.table import Table
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
+from ..sim.facts.roofline import NAME as ROOFLINE
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
@@ -157,6 +158,11 @@ def print_run(run: Run, path: Path | None) -> None:
             f"[yellow]{scenario.num_clients} clients share {scenario.max_num_seqs * scenario.num_replicas} slots "
             f"(max_num_seqs): TTFT and E2E here measure queueing.[/]"
         )
+    if run.provenance.get("cost_model") == ROOFLINE:
+        console.print(
+            f"[yellow]{ROOFLINE.capitalize()}: the data sheet's bandwidth and arithmetic at their peaks, no launch, no "
+            f"link, no host. Real servers are slower; only a calibrated profile says by how much.[/]"
+        )
     if path is not None:
         console.print(f"Wrote {path}")
 
@@ -244,8 +250,9 @@ def number(value: float, digits: int) -> str:
 
 def _title(run: Run) -> str:
     scenario = run.scenario
+    source = f" ({ROOFLINE})" if run.provenance.get("cost_model") == ROOFLINE else ""
     return (
-        f"{run.kind.capitalize()}: {scenario.model}, {policy_label(scenario.policy)}, "
+        f"{run.kind.capitalize()}{source}: {scenario.model}, {policy_label(scenario.policy)}, "
         f"max_num_seqs {scenario.max_num_seqs}, max_num_batched_tokens {scenario.max_num_batched_tokens}, "
         f"{run.metrics['completed']:,} requests"
     )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sim.cost.profile import Profile
+from ..sim.facts.roofline import RooflineProfile
 from ..sim.records import FLOAT_COLUMNS, ITERATION_COLUMNS, REQUEST_COLUMNS, Columns, Records
 from .errors import ExperimentError
 from .parquet import arrow_table
@@ -87,7 +88,7 @@ def stored_records(folder: Path, num_replicas: int = 1) -> Records:
     return Records(requests, iterations, pairs, num_replicas)
 
 
-def predict_to(folder: str | Path, scenario: Scenario, profile: Profile) -> Run:
+def predict_to(folder: str | Path, scenario: Scenario, profile: Profile | RooflineProfile) -> Run:
     """Predict ``scenario`` and write the run to ``folder`` while it goes; the same files as ``predict(…).save(folder)``
     holds, in row groups. The run's records are read from there when they are used.
 

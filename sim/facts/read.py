@@ -11,6 +11,8 @@ from .errors import FactsError
 
 MAX_SIZE = 2**40
 """No size in a model config is larger: what is, is no config."""
+MAX_LISTED = 12
+"""Names in a message."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -95,14 +97,15 @@ class Fields:
 
 
 def close_matches(word: str, known: Sequence[str]) -> str:
-    """``; did you mean A, B or C?`` where something is close, else the whole list."""
+    """``did you mean A or B?`` where something is close (owners do not count), else some of what is known."""
     from difflib import get_close_matches
 
-    by_lower = {name.lower(): name for name in known}
-    near = get_close_matches(word.lower(), list(by_lower), n=3, cutoff=0.5)
+    by_key = {name.rsplit("/", maxsplit=1)[-1].lower(): name for name in known}
+    near = get_close_matches(word.lower(), list(by_key), n=3, cutoff=0.6)
     if near:
-        return f"did you mean {' or '.join(by_lower[name] for name in near)}?"
-    return f"known are {', '.join(known)}."
+        return f"did you mean {' or '.join(by_key[name] for name in near)}?"
+    some = ", ".join(list(by_key.values())[:: max(1, len(by_key) // MAX_LISTED)])
+    return f"known are {some}, …" if len(by_key) > MAX_LISTED else f"known are {some}."
 
 
 def _short(value: object) -> str:

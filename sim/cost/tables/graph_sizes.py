@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 
 def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
-    """The default capture sizes of vLLM: top = min(2 · max_num_seqs, 512, budget); 1, 2, 4, by 8 below 256, by 16 up to the
-    top, and either knob itself where it is not above the top. Source: vLLM 0.33 ``CompilationConfig``; the rule is
+    """The default capture sizes of vLLM: top = min(2 · max_num_seqs, 512, budget); 1, 2, 4, by 8 below 256, by 16 up to
+    the top, and either knob itself where it is not above the top. Source: vLLM 0.33 ``CompilationConfig``; the rule is
     the same in 0.19. Devices of compute capability 10 go on to 1,024, which is not modelled.
     """
     top = min(2 * max_num_seqs, 512, max_num_batched_tokens)
