@@ -27,8 +27,9 @@ tokens (vllm-project/vllm#10511), which is 39; 1.40 GiB at 256 × 151,936 and 2,
 NON_TORCH_BYTES = int(0.35 * GIB)
 """CUDA context, NCCL and library workspaces that PyTorch does not allocate: 0.35 GiB in vllm-project/vllm#10517 (RTX
 3090); published logs of other cards and versions say 0.02 to 0.35, and more with several GPUs."""
-CUDA_GRAPH_BYTES_PER_SIZE = 10 * 2**20
-"""Of each captured size: 0.64 GiB for the 67 sizes of early V1 in vllm-project/vllm#14728."""
+CUDA_GRAPH_BYTES_PER_SIZE = 11 * 2**20
+"""Of each captured size: vLLM 0.22 estimates 0.37 GiB for the 35 sizes of Qwen2.5-7B, 0.64 to 0.78 for the 51 of larger
+models; early V1 took 0.64 for 67 (vllm-project/vllm#14728)."""
 LIVE_HIDDEN_TENSORS = 3
 MOE_CHUNK_TOKENS = 32768
 """Tokens that vLLM's fused experts take at a time; their buffers grow no further."""
