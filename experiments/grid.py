@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from ..scheduler.policies import load_policy
-from ..sim.facts.device import find_device
 from .scenario import Scenario
 
 TOLERANCE = 0.02
@@ -79,6 +78,8 @@ def _device_class(scenario: Scenario) -> str:
     if scenario.device_class is not None:
         return scenario.device_class
     if scenario.gpu is not None:
+        from ..sim.facts.device import find_device  # here, since most scenarios name none: imports cost a replay time
+
         return find_device(scenario.gpu).device_class
     return "cpu" if scenario.device == "cpu" else "gpu"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..sim.cost.profile import ModelFacts
-from ..sim.facts.device import find_device
-from ..sim.facts.memory import Knobs, activation_bytes, sampler_bytes
 from .errors import ExperimentError
-from .plan import Ask, blocks_of, configured
 from .scenario import Scenario
+
+if TYPE_CHECKING:
+    from .plan import Ask
 
 
 def num_gpu_blocks(scenario: Scenario, model: ModelFacts | None) -> int:
@@ -20,6 +22,8 @@ def num_gpu_blocks(scenario: Scenario, model: ModelFacts | None) -> int:
     if scenario.num_gpu_blocks is not None:
         return scenario.num_gpu_blocks
     if scenario.gpu is not None and scenario.kv_memory_bytes is None:
+        from .plan import blocks_of  # here and below: a replay with a fixed pool does not pay for these imports
+
         return blocks_of(ask_of(scenario))
     if model is None or scenario.kv_memory_bytes is None:
         raise ExperimentError("A KV memory budget needs a profile, which knows the model's sizes: give one.")
@@ -28,6 +32,10 @@ def num_gpu_blocks(scenario: Scenario, model: ModelFacts | None) -> int:
 
 def ask_of(scenario: Scenario) -> Ask:
     """What a scenario that names a GPU asks of it. Raises ``FactsError`` if model or GPU is unknown."""
+    from ..sim.facts.device import find_device
+    from ..sim.facts.memory import Knobs
+    from .plan import Ask, configured
+
     s = scenario
     if s.gpu is None:
         raise ExperimentError("The scenario names no gpu: give one, such as gpu=H100.")
@@ -45,6 +53,8 @@ def ask_of(scenario: Scenario) -> Ask:
 
 
 def _within(scenario: Scenario, model: ModelFacts, budget_bytes: int) -> int:
+    from ..sim.facts.memory import activation_bytes, sampler_bytes
+
     activations = activation_bytes(model, scenario.max_num_batched_tokens)
     sampler = sampler_bytes(model, scenario.max_num_seqs, scenario.max_num_batched_tokens)
     left_bytes = budget_bytes - max(activations, sampler)

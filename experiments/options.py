@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..sim.cost.profile import load_profile
 from .errors import ExperimentError
-from .plan import ENTRIES, Plan, configured, plan
 from .scenario import Scenario, make_scenario
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 _TRACE_FIELDS = {
     "trace": "source",
@@ -86,6 +88,8 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
 
 def _device_of_gpu(model: str | None) -> dict[str, str]:
     """What a prediction from a data sheet computes in. Raises ``ExperimentError`` if there is no model."""
+    from .plan import configured
+
     if model is None:
         raise ExperimentError("--gpu without a profile needs a model: give --model, such as meta-llama/Llama-3.1-8B.")
     return {"device": "cuda", "dtype": configured(model).dtype}
@@ -93,6 +97,8 @@ def _device_of_gpu(model: str | None) -> dict[str, str]:
 
 def plan_from_options(options: Mapping[str, Any]) -> Plan:
     """A plan from the options of ``batchtwin plan``. Raises ``BatchTwinError``."""
+    from .plan import ENTRIES, plan
+
     if options["entry"] not in ENTRIES:
         raise ExperimentError(f"--entry {options['entry']}: give {' or '.join(ENTRIES)}.")
     return plan(**{name: options[name] for name in _PLAN_NAMES}, enable_chunked_prefill=options["chunked_prefill"])

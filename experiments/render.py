@@ -22,7 +22,7 @@ from rich.table import Table
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
-from ..sim.facts.roofline import NAME as ROOFLINE
+from ..sim.facts import ROOFLINE
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep

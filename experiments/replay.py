@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..sim.cost.models import CostModel, HostTerm
 from ..sim.cost.profile import ModelFacts, Profile, load_profile
 from ..sim.cost_backend import CostModelBackend
-from ..sim.facts.roofline import RooflineProfile
 from ..sim.spill import Sink
 from .errors import ExperimentError
 from .grid import policy_label
@@ -17,6 +16,9 @@ from .provenance import provenance
 from .run import Run
 from .scenario import Scenario, make_scenario
 from .world import run_scenario
+
+if TYPE_CHECKING:
+    from ..sim.facts.roofline import RooflineProfile
 
 
 def replay(
@@ -67,6 +69,8 @@ def _loaded(profile: Profile | str | Path | None, scenario: Scenario) -> Profile
 
 def roofline_profile(scenario: Scenario) -> RooflineProfile:
     """The roofline of the scenario's model on its GPU. Raises ``FactsError`` if either is unknown."""
+    from ..sim.facts.roofline import RooflineProfile
+
     ask = ask_of(scenario)
     return RooflineProfile(ask.model, ask.device, ask.knobs.tensor_parallel_size, ask.knobs.kv_cache_dtype)
 

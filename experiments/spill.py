@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sim.cost.profile import Profile
-from ..sim.facts.roofline import RooflineProfile
 from ..sim.records import FLOAT_COLUMNS, ITERATION_COLUMNS, REQUEST_COLUMNS, Columns, Records
 from .errors import ExperimentError
 from .parquet import arrow_table
@@ -20,6 +19,8 @@ from .scenario import Scenario
 
 if TYPE_CHECKING:
     from pyarrow import parquet
+
+    from ..sim.facts.roofline import RooflineProfile
 
 _TABLES = {"requests": REQUEST_COLUMNS, "iterations": ITERATION_COLUMNS, "gaps": GAP_COLUMNS}
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from ..cost.models import HostTerm, Roofline
 from ..cost.profile import ModelFacts, ProfileError
+from . import ROOFLINE
 from .device import DeviceSpec
 from .model import ModelConfig
-
-NAME = "roofline, never validated"
-"""What a prediction from it is called in every result."""
 
 
 def roofline(model: ModelConfig, device: DeviceSpec, tensor_parallel_size: int = 1, kv_dtype: str = "auto") -> Roofline:
@@ -31,7 +29,7 @@ def roofline(model: ModelConfig, device: DeviceSpec, tensor_parallel_size: int =
         flops_per_attention_pair=4.0 * model.num_layers * model.num_q_heads * model.head_dim / tp,
         memory_bytes_per_s=device.memory_bytes_per_s,
         flops_per_s=device.flops_per_s("fp8" if quantization == "fp8" else model.dtype),
-        name=NAME,
+        name=ROOFLINE,
     )
 
 
