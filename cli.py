@@ -341,6 +341,7 @@ def plan(
     output_tokens: Annotated[int | None, typer.Option(help="How long an output is.")] = None,
     chunked_prefill: Annotated[bool, typer.Option(help="Prompts may be served in chunks.")] = True,
     enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    vllm_version: Annotated[str, typer.Option(help="Whose account of memory: 0.33, 0.19, 0.6, …")] = "0.33",
     entry: Annotated[str, typer.Option(help="Whose defaults: server or llm_class.")] = "server",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -55,6 +55,7 @@ _PLAN_NAMES = (
     "prompt_tokens",
     "output_tokens",
     "enforce_eager",
+    "vllm_version",
     "entry",
 )
 

@@ -12,7 +12,15 @@ from ..scheduler.errors import ConfigError
 from ..sim.facts.device import DeviceSpec, find_device
 from ..sim.facts.hf_config import quantization_of
 from ..sim.facts.library import load_model_config
-from ..sim.facts.memory import GIB, GPU_MEMORY_UTILIZATION, Knobs, MemoryPlan, max_concurrency, plan_memory
+from ..sim.facts.memory import (
+    GIB,
+    GPU_MEMORY_UTILIZATION,
+    VLLM_VERSION,
+    Knobs,
+    MemoryPlan,
+    max_concurrency,
+    plan_memory,
+)
 from ..sim.facts.model import ModelConfig
 from .errors import ExperimentError
 from .grid import DEFAULTS
@@ -122,6 +130,7 @@ def plan(
     block_size: int = 16,
     enable_chunked_prefill: bool = True,
     enforce_eager: bool = False,
+    vllm_version: str = VLLM_VERSION,
     num_gpu_blocks: int | None = None,
     prompt_tokens: int | None = None,
     output_tokens: int | None = None,
@@ -146,7 +155,13 @@ def plan(
         raise ExperimentError("A practical concurrency needs both prompt_tokens and output_tokens: give the other too.")
     cell = default_cell(device, entry, length, enable_chunked_prefill, max_num_seqs, max_num_batched_tokens)
     knobs = Knobs(
-        *cell, tensor_parallel_size, gpu_memory_utilization, kv_cache_dtype, block_size, enforce_eager=enforce_eager
+        *cell,
+        tensor_parallel_size=tensor_parallel_size,
+        gpu_memory_utilization=gpu_memory_utilization,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        enforce_eager=enforce_eager,
+        vllm_version=vllm_version,
     )
     ask = Ask(config, device, knobs, length, enable_chunked_prefill, num_gpu_blocks)
     blocks = ask.blocks
@@ -292,7 +307,7 @@ def _notes(ask: Ask) -> Iterator[str]:
     if ask.model.dtype == "bfloat16" and ask.device.bf16_flops_per_s is None:
         yield f"A {ask.device.name} has no bfloat16: serve the model in float16 (--dtype half), of the same size."
     if ask.knobs.tensor_parallel_size > 1:
-        yield "Bytes are of one GPU; what NCCL takes beyond the fixed reserve is not known and not counted."
+        yield "Bytes are of one GPU; what NCCL takes is that of H100s with NVLink, other links take less."
 
 
 def _check_positive(**values: int | None) -> None:

@@ -69,7 +69,7 @@ def _memory_table(found: Plan) -> Table:
             m.sampler_bytes,
             f"{k.max_num_seqs:,} sequences × {found.ask.model.vocab_size:,} logits; {counts[1]}",
         ),
-        ("CUDA graphs", m.cuda_graph_bytes, "none: enforce_eager" if k.enforce_eager else "estimate"),
+        ("CUDA graphs", m.cuda_graph_bytes, _graphs(found)),
         ("Context, NCCL", m.non_torch_bytes, "estimate"),
         ("Left for KV", max(m.kv_bytes, 0), f"blocks of {m.block_bytes:,} bytes, {k.block_size} tokens"),
     )
@@ -79,6 +79,12 @@ def _memory_table(found: Plan) -> Table:
     for label, size, remark in rows:
         table.add_row(label, f"{size / GIB:,.2f}", remark)
     return table
+
+
+def _graphs(found: Plan) -> str:
+    if found.memory.cuda_graph_bytes:
+        return "estimate"
+    return "none: enforce_eager" if found.ask.knobs.enforce_eager else "not charged by this version"
 
 
 def _pool_sentence(found: Plan) -> str:
@@ -138,6 +144,7 @@ def plan_json(found: Plan) -> dict[str, Any]:
         "kv_cache_dtype": k.kv_cache_dtype,
         "quantization": ask.model.quantization.method if ask.model.quantization else None,
         "block_size": k.block_size,
+        "vllm_version": k.vllm_version,
         "total_bytes": m.total_bytes,
         "usable_bytes": m.usable_bytes,
         "weight_bytes": m.weight_bytes,

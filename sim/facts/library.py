@@ -18,7 +18,8 @@ from .read import close_matches, read_object
 _TABLE = Path(__file__).with_name("models.json")
 _TUNED = re.compile(r"-(instruct|chat|it|base|hf)(?=-|$)", re.IGNORECASE)
 _QUANTIZED = re.compile(
-    r"-(awq|gptq-int4|gptq-int8|gptq|fp8|fp8-dynamic|int8|int4|w8a8|w4a16|nvfp4|bnb-4bit)(?=-|$)", re.IGNORECASE
+    r"-(?:quantized\.)?(awq|gptq-int4|gptq-int8|gptq|fp8-dynamic|fp8|int8|int4|w8a8|w4a16|nvfp4|bnb-4bit)(?=-|$)",
+    re.IGNORECASE,
 )
 _METHODS = {
     "gptq-int4": "gptq",

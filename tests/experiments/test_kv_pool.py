@@ -1,7 +1,7 @@
 """The KV pool of a cell: a number, what a memory budget leaves it, or what a GPU leaves it.
 
 Figures of the toy model by hand: hidden size 256, an MLP of 688, a vocabulary of 4,096, float32. Activations take
-(3 · 256 + 3 · 688) · 4 = 11,328 bytes a token; the sampler 4,096 · 39 = 159,744 bytes a sequence and the last hidden
+(4 · 256 + 3 · 688) · 4 = 12,352 bytes a token; the sampler 4,096 · 15 = 61,440 bytes a sequence and the last hidden
 states 1,024 a token; K and V 4,096 bytes a token, so 65,536 bytes a block of 16.
 """
 
@@ -25,10 +25,11 @@ BUDGET = 64 * 2**20
 @pytest.mark.parametrize(
     ("seqs", "tokens", "blocks"),
     [
-        (128, 2048, 670),  # 67,108,864 − 2,048 · 11,328 = 43,909,120 bytes; the sampler's 22,544,384 are less
-        (128, 1024, 696),  # 67,108,864 − 128 · 159,744 − 1,024 · 1,024 = 45,613,056: here the sampler's counts
-        (64, 1024, 847),  # 67,108,864 − 1,024 · 11,328 = 55,508,992: half the sequences, and activations count again
-        (1, 8, 1021),  # 67,108,864 − 159,744 − 8 · 1,024 bytes are 1,021.4 blocks
+        (128, 2048, 638),  # 67,108,864 − 2,048 · 12,352 = 41,811,968 bytes; the sampler's 9,961,472 are less
+        (128, 1024, 831),  # 67,108,864 − 1,024 · 12,352 = 54,460,416: half the activations
+        (512, 512, 536),  # 67,108,864 − 512 · 61,440 − 512 · 1,024 = 35,127,296: here the sampler's count
+        (256, 512, 776),  # 67,108,864 − 256 · 61,440 − 512 · 1,024 = 50,855,936: half the sequences
+        (1, 8, 1022),  # 67,108,864 − 8 · 12,352 bytes are 1,022.5 blocks
     ],
 )
 def test_both_knobs_shrink_the_pool_of_a_memory_budget(seqs: int, tokens: int, blocks: int) -> None:
@@ -47,14 +48,14 @@ def test_a_budget_that_leaves_nothing_is_one_sentence_with_its_figures() -> None
     with pytest.raises(ExperimentError) as caught:
         num_gpu_blocks(scenario, MODEL)
     assert str(caught.value) == (
-        "kv_memory_bytes (20,000,000) leaves no KV block: activations at 2048 tokens take 23,199,744 bytes and the "
-        "sampler at 128 sequences 22,544,384; raise the budget or lower the knobs."
+        "kv_memory_bytes (20,000,000) leaves no KV block: activations at 2048 tokens take 25,296,896 bytes and the "
+        "sampler at 128 sequences 9,961,472; raise the budget or lower the knobs."
     )
 
 
 def test_the_null_block_alone_is_no_pool() -> None:
     """One block is left: block 0, which is never handed out."""
-    barely = 23_199_744 + 65_536
+    barely = 25_296_896 + 65_536
     with pytest.raises(ExperimentError, match="leaves no KV block"):
         num_gpu_blocks(Scenario(kv_memory_bytes=barely), MODEL)
     assert num_gpu_blocks(Scenario(kv_memory_bytes=barely + 65_536), MODEL) == 2
@@ -68,8 +69,8 @@ def test_a_budget_needs_a_model() -> None:
 def test_a_prediction_uses_and_states_the_blocks_of_its_budget() -> None:
     scenario = Scenario(kv_memory_bytes=BUDGET, trace={"source": "azure-conv-like:5", "prompt_scale": 0.1})
     run = predict(scenario, toy_profile())
-    assert run.num_gpu_blocks == 670
-    assert run.records.iterations["num_free_blocks"].max() <= 669
+    assert run.num_gpu_blocks == 638
+    assert run.records.iterations["num_free_blocks"].max() <= 637
 
 
 def test_a_profile_that_does_not_say_how_wide_the_mlp_is_is_told_so() -> None:
@@ -78,17 +79,18 @@ def test_a_profile_that_does_not_say_how_wide_the_mlp_is_is_told_so() -> None:
 
 
 def test_a_gpu_sizes_the_pool_by_both_knobs() -> None:
-    """Llama-3.1-8B on an RTX 3090 as in vllm-project/vllm#10517: 1,952 blocks at 20,000 tokens, 1,478 at 29,000."""
+    """vLLM 0.19 logged 29,751 blocks for Llama-3.1-8B on an H100 with its defaults there and a utilisation of 0.95."""
     scenario = Scenario(
-        gpu="RTX-3090",
+        gpu="H100",
         model="meta-llama/Llama-3.1-8B",
-        gpu_memory_utilization=0.9,
+        gpu_memory_utilization=0.95,
         enforce_eager=True,
-        max_num_seqs=256,
+        max_num_seqs=1024,
+        max_num_batched_tokens=8192,
     )
-    for tokens, printed in ((20_000, 1952), (29_000, 1478)):
-        found = num_gpu_blocks(scenario.with_(max_num_batched_tokens=tokens), None)
-        assert found == pytest.approx(printed, rel=0.005)
+    assert num_gpu_blocks(scenario, None) == pytest.approx(29_751, rel=0.005)
+    assert num_gpu_blocks(scenario.with_(max_num_seqs=256), None) > 29_800
+    assert num_gpu_blocks(scenario.with_(max_num_batched_tokens=32_768), None) < 29_000
 
 
 def test_blocks_that_are_given_outdo_the_gpu_and_a_gpu_replaces_blocks_given_before() -> None:
@@ -106,7 +108,7 @@ def test_a_cell_that_does_not_fit_its_gpu_is_infeasible_with_the_reason() -> Non
         trace={"source": "azure-conv-like:3", "prompt_scale": 0.1, "output_scale": 0.1},
     )
     fits = predict_cell(Cell("vllm_v1", 64, 2048), scenario, profile, nulls=False)
-    does_not = predict_cell(Cell("vllm_v1", 1024, 2048), scenario, profile, nulls=False)
+    does_not = predict_cell(Cell("vllm_v1", 64, 65_536), scenario, profile, nulls=False)
     assert (fits.status, does_not.status) == ("ok", "infeasible")
     assert 2000 < fits.num_gpu_blocks < 3500
-    assert "lower max_num_seqs to" in does_not.reason
+    assert "lower max_num_batched_tokens to" in does_not.reason

@@ -62,6 +62,8 @@ def test_a_name_in_the_local_cache_is_read_from_the_revision_of_main(
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", 28, "gptq-int8"),
         ("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8", 80, "fp8"),
         ("TheBloke/Yi-34B-Chat-AWQ", 60, "awq"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-fp8-dynamic", 80, "fp8"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", 32, "gptq"),
     ],
 )
 def test_variants_have_the_shape_of_their_base_and_the_weights_that_the_name_says(
