@@ -108,8 +108,12 @@ def check_measurable(scenario: Scenario) -> None:
 
 
 def check_profile(profile: Profile | RooflineProfile, scenario: Scenario) -> None:
-    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for."""
+    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for, and
+    ``FactsError`` if its pool is a GPU's and that or the model is unknown.
+    """
     s = scenario
+    if s.gpu is not None:
+        ask_of(s)
     profile.check(model=s.model, dtype=s.dtype, device=s.device, threads=s.threads, block_size=s.block_size)
     check_context(s, profile.model)
 

@@ -375,8 +375,8 @@ def test_a_plan_says_where_the_memory_goes_and_what_it_holds(run: Run) -> None:
     assert done.code == 0
     assert "Weights 14.99" in done.words
     assert "1,024 sequences × 128,256 logits; counts" in done.words
-    assert "Maximum concurrency for 8,192 tokens per request: 52." in done.words
-    assert "Requests of 1,000 + 200 tokens: 356 resident" in done.words
+    assert "Maximum concurrency for 8,192 tokens per request: 55.00x" in done.words
+    assert "Requests of 1,000 + 200 tokens: 375 resident" in done.words
     assert "vLLM's default here (API server): max_num_seqs 1,024, max_num_batched_tokens 8,192" in done.words
     assert done.words.endswith("It fits.")
 
@@ -420,6 +420,10 @@ def test_a_replay_without_a_profile_is_a_roofline_and_says_so(run: Run, tmp_path
     assert head["metrics"]["mean_tpot_ms"] == pytest.approx(16.1e9 / 3.35e12 * 1e3, rel=0.02)
     scenario = json.loads((tmp_path / "run" / "scenario.json").read_text())
     assert (scenario["device"], scenario["dtype"], scenario["gpu"]) == ("cuda", "bfloat16", "H100")
+
+
+def test_a_gpu_whose_model_is_not_known_is_one_sentence_before_any_cell(run: Run) -> None:
+    assert "'tiny-llama' is no file" in one_sentence(run("sweep", "s", *GRID, "--gpu", "H100"))
 
 
 def test_a_gpu_without_a_model_or_a_profile_is_one_sentence(run: Run) -> None:
