@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchtwin.experiments.plan import Cell, Plan, plan
 from batchtwin.experiments.render_plan import plan_json
@@ -144,3 +146,44 @@ def test_a_window_and_a_missing_dtype_are_noted() -> None:
     notes = plan("mistralai/Mistral-7B-v0.1", "T4", quantization="awq", max_model_len=2048).notes
     assert any("sliding window of 4,096" in note for note in notes)
     assert any("no bfloat16" in note for note in notes)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    model=st.sampled_from(["Llama-3.1-8B", "Qwen3-30B-A3B", "opt-125m", "Qwen2.5-32B-Instruct-AWQ", "gemma-2-9b"]),
+    gpu=st.sampled_from(["T4", "RTX-4090", "H100", "MI325X", "GB10"]),
+    seqs=st.none() | st.integers(-1, 5000),
+    tokens=st.none() | st.integers(-1, 300_000),
+    length=st.none() | st.integers(0, 300_000),
+    degree=st.integers(-1, 9),
+    utilization=st.floats(-0.1, 1.1),
+    chunked=st.booleans(),
+    blocks=st.none() | st.integers(-1, 10_000),
+)
+def test_any_knobs_are_a_plan_or_a_sentence(
+    model: str,
+    gpu: str,
+    seqs: int | None,
+    tokens: int | None,
+    length: int | None,
+    degree: int,
+    utilization: float,
+    chunked: bool,
+    blocks: int | None,
+) -> None:
+    """Every plan says yes, or says no with what to change; and with more of the memory it never holds less."""
+    knobs = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens, "max_model_len": length, "num_gpu_blocks": blocks}
+    asked = {"tensor_parallel_size": degree, "enable_chunked_prefill": chunked, **knobs}
+    try:
+        found = plan(model, gpu, gpu_memory_utilization=utilization, **asked)  # type: ignore[arg-type]
+    except BatchTwinError as error:
+        said = str(error)
+    else:
+        said = " ".join(found.problems)
+        assert found.feasible == (not found.problems)
+        assert found.num_gpu_blocks * found.memory.block_bytes <= max(found.memory.kv_bytes, 0) or blocks is not None
+        assert plan_json(found)["num_gpu_blocks"] == found.num_gpu_blocks
+        more = plan(model, gpu, gpu_memory_utilization=1.0, **asked)  # type: ignore[arg-type]
+        assert more.num_gpu_blocks >= found.num_gpu_blocks
+    assert "\n" not in said
+    assert not said or said.endswith(".")
