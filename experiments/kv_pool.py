@@ -9,7 +9,7 @@ from .errors import ExperimentError
 from .scenario import Scenario
 
 if TYPE_CHECKING:
-    from .plan import Ask
+    from .ask import Ask
 
 
 def num_gpu_blocks(scenario: Scenario, model: ModelFacts | None) -> int:
@@ -22,7 +22,7 @@ def num_gpu_blocks(scenario: Scenario, model: ModelFacts | None) -> int:
     if scenario.num_gpu_blocks is not None:
         return scenario.num_gpu_blocks
     if scenario.gpu is not None and scenario.kv_memory_bytes is None:
-        from .plan import blocks_of  # here and below: a replay with a fixed pool does not pay for these imports
+        from .fixes import blocks_of  # here and below: a replay with a fixed pool does not pay for these imports
 
         return blocks_of(ask_of(scenario))
     if model is None or scenario.kv_memory_bytes is None:
@@ -34,7 +34,7 @@ def ask_of(scenario: Scenario) -> Ask:
     """What a scenario that names a GPU asks of it. Raises ``FactsError`` if model or GPU is unknown."""
     from ..sim.facts.device import find_device
     from ..sim.facts.memory import Knobs
-    from .plan import Ask, configured
+    from .ask import Ask, configured
 
     s = scenario
     if s.gpu is None:

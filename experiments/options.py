@@ -89,7 +89,7 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
 
 def _device_of_gpu(model: str | None) -> dict[str, str]:
     """What a prediction from a data sheet computes in. Raises ``ExperimentError`` if there is no model."""
-    from .plan import configured
+    from .ask import configured
 
     if model is None:
         raise ExperimentError("--gpu without a profile needs a model: give --model, such as meta-llama/Llama-3.1-8B.")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..sim.facts.memory import GIB
-from .plan import MAP_SEQS, MAP_TOKENS, Cell, Plan
+from .plan import MAP_SEQS, MAP_TOKENS, Pair, Plan
 
 
 def print_plan(found: Plan) -> None:
@@ -118,7 +118,7 @@ def _map_table(found: Plan) -> Table:
     for tokens in MAP_TOKENS:
         table.add_column(f"{tokens:,}", justify="right")
     for seqs in MAP_SEQS:
-        row = [blocks[Cell(seqs, tokens)] for tokens in MAP_TOKENS]
+        row = [blocks[Pair(seqs, tokens)] for tokens in MAP_TOKENS]
         table.add_row(f"{seqs:,}", *(f"{count:,}" if count else "–" for count in row))
     return table
 

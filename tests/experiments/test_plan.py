@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchtwin.experiments.plan import Cell, Plan, plan
+from batchtwin.experiments.plan import Pair, Plan, plan
 from batchtwin.experiments.render_plan import plan_json
 from batchtwin.scheduler.errors import BatchTwinError
 
@@ -83,7 +83,7 @@ def test_more_context_than_the_model_has_is_a_problem() -> None:
 def test_knobs_that_are_not_given_are_vllms_defaults(gpu: str, entry: str, cell: tuple[int, int]) -> None:
     found = plan("Qwen/Qwen3-8B", gpu, entry=entry)
     assert (found.ask.knobs.max_num_seqs, found.ask.knobs.max_num_batched_tokens) == cell
-    assert found.defaults[entry] == Cell(*cell)
+    assert found.defaults[entry] == Pair(*cell)
 
 
 def test_defaults_never_give_more_than_the_other_knob_can_use() -> None:
@@ -95,10 +95,10 @@ def test_defaults_never_give_more_than_the_other_knob_can_use() -> None:
 def test_blocks_fall_with_either_knob_once_its_peak_is_the_larger() -> None:
     blocks = plan(LLAMA, "H100", max_model_len=8192).blocks_by_cell()
     for seqs in (64, 256, 1024):
-        row = [blocks[Cell(seqs, tokens)] for tokens in (2048, 8192, 16384, 32768, 65536)]
+        row = [blocks[Pair(seqs, tokens)] for tokens in (2048, 8192, 16384, 32768, 65536)]
         assert row == sorted(row, reverse=True)
-    assert blocks[Cell(64, 2048)] > blocks[Cell(256, 2048)] > blocks[Cell(1024, 2048)]
-    assert blocks[Cell(1024, 65536)] == blocks[Cell(256, 65536)]
+    assert blocks[Pair(64, 2048)] > blocks[Pair(256, 2048)] > blocks[Pair(1024, 2048)]
+    assert blocks[Pair(1024, 65536)] == blocks[Pair(256, 65536)]
 
 
 def test_a_practical_concurrency_is_of_requests_as_they_are() -> None:
