@@ -52,6 +52,10 @@ class RooflineProfile:
         """The bare roofline."""
         return roofline(self.config, self.device, self.tensor_parallel_size, self.kv_dtype)
 
+    def cost_model_for(self, max_num_seqs: int, max_num_batched_tokens: int) -> Roofline:
+        """The same, whatever the knobs: a roofline pads nothing to captured sizes."""
+        return self.cost_model
+
     @property
     def host(self) -> HostTerm:
         """None is known."""
