@@ -10,6 +10,7 @@ from typing import Any
 import checks_arithmetic
 import checks_budget
 import checks_latency
+import checks_load
 import checks_memory
 import checks_pressure
 from field_replays import Outcome
@@ -19,6 +20,7 @@ CHECKS = {
     **checks_arithmetic.CHECKS,
     **checks_budget.CHECKS,
     **checks_latency.CHECKS,
+    **checks_load.CHECKS,
     **checks_memory.CHECKS,
     **checks_pressure.CHECKS,
 }
