@@ -107,8 +107,8 @@ def test_a_cell_that_does_not_fit_its_gpu_is_infeasible_with_the_reason() -> Non
         max_model_len=20_000,
         trace={"source": "azure-conv-like:3", "prompt_scale": 0.1, "output_scale": 0.1},
     )
-    fits = predict_cell(Cell("vllm_v1", 64, 2048), scenario, profile, nulls=False)
-    does_not = predict_cell(Cell("vllm_v1", 64, 65_536), scenario, profile, nulls=False)
+    fits = predict_cell(Cell("vllm_v1", 64, 2048), scenario, profile)
+    does_not = predict_cell(Cell("vllm_v1", 64, 65_536), scenario, profile)
     assert (fits.status, does_not.status) == ("ok", "infeasible")
     assert 2000 < fits.num_gpu_blocks < 3500
     assert "lower max_num_batched_tokens to" in does_not.reason
