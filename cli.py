@@ -94,6 +94,14 @@ KvBytesOption = Annotated[
         "--kv-memory-bytes", help="Instead: a budget from which each cell derives its blocks.", rich_help_panel=KNOBS
     ),
 ]
+GpuOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        help="A GPU by name: KV blocks from its memory, and without a profile a first answer from its data sheet.",
+        rich_help_panel=SERVER,
+    ),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Any other scenario field, as field=value.", rich_help_panel=KNOBS)
 ]
@@ -189,6 +197,7 @@ def replay(
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
     kv_memory_bytes: KvBytesOption = None,
+    gpu: GpuOption = None,
     slo: SloOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
@@ -244,6 +253,7 @@ def sweep(
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
     kv_memory_bytes: KvBytesOption = None,
+    gpu: GpuOption = None,
     slo: SloOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
@@ -290,6 +300,7 @@ def capacity(
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
     kv_memory_bytes: KvBytesOption = None,
+    gpu: GpuOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
 ) -> None:
@@ -316,6 +327,38 @@ def capacity(
         backend=parse_backend(backend),
     )
     print_frontier(points)
+
+
+@app.command(rich_help_panel=PREDICT)
+def plan(
+    model: Annotated[str, typer.Option("--model", "-m", help="config.json, its folder, or a model's name.")],
+    gpu: Annotated[str, typer.Option("--gpu", help="A GPU by name: H100, A100-40GB, RTX-4090, …")],
+    max_num_seqs: Annotated[int | None, typer.Option(help="vLLM's default for the GPU if not given.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="vLLM's default for the GPU too.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="The model's if not given.")] = None,
+    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "--tp")] = 1,
+    gpu_memory_utilization: Annotated[float, typer.Option()] = 0.92,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto (the model's), fp8, bfloat16, …")] = "auto",
+    quantization: Annotated[str | None, typer.Option(help="awq, gptq, fp8, …; the config's if not given.")] = None,
+    block_size: Annotated[int, typer.Option()] = 16,
+    num_gpu_blocks: Annotated[int | None, typer.Option(help="KV blocks, instead of deriving them.")] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="How long a prompt is, for a practical concurrency.")
+    ] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="How long an output is.")] = None,
+    chunked_prefill: Annotated[bool, typer.Option(help="Prompts may be served in chunks.")] = True,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    vllm_version: Annotated[str, typer.Option(help="Whose account of memory: 0.33, 0.19, 0.6, …")] = "0.33",
+    entry: Annotated[str, typer.Option(help="Whose defaults: server or llm_class.")] = "server",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Capacity before time: does a cell fit its GPU, how much does it hold, what to change. Exits 1 if not."""
+    from .experiments.options import plan_from_options
+    from .experiments.render_plan import print_plan, print_plan_json
+
+    found = plan_from_options(locals())
+    (print_plan_json if as_json else print_plan)(found)
+    raise typer.Exit(0 if found.feasible else 1)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -107,11 +107,14 @@ def _load(results: Results) -> str:
 def _pool(results: Results) -> str:
     scenario = results.sweep.spec.scenario
     of = f"blocks of {scenario.block_size} tokens"
-    if scenario.kv_memory_bytes is None:
+    if scenario.num_gpu_blocks is not None:
         return f"{scenario.num_gpu_blocks:,} {of}, the same for every cell"
     blocks = [result.num_gpu_blocks for result in results.cells if result.status == "ok"]
     span = f"{min(blocks):,} to {max(blocks):,} {of}" if blocks else of
-    return f"{scenario.kv_memory_bytes / 2**30:.2f} GiB: {span}, by cell"
+    if scenario.kv_memory_bytes is not None:
+        return f"{scenario.kv_memory_bytes / 2**30:.2f} GiB: {span}, by cell"
+    gpus = f"{scenario.tensor_parallel_size} × {scenario.gpu}" if scenario.tensor_parallel_size > 1 else scenario.gpu
+    return f"{gpus} at {scenario.gpu_memory_utilization:.0%} of its memory: {span}, by cell"
 
 
 def _scheduling(results: Results) -> str:

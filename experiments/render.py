@@ -23,6 +23,7 @@ from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
 from ..sim.cost.spread import LEVEL
+from ..sim.facts import ROOFLINE
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
@@ -169,7 +170,7 @@ def print_run(run: Run, path: Path | None) -> None:
 
 
 def _remarks(run: Run) -> Iterator[str]:
-    """What must be known to read a run's figures: the window, the client's gate, clients beyond the slots."""
+    """What must be known to read a run's figures: the window, the client's gate, too many clients, a roofline."""
     metrics, scenario = run.metrics, run.scenario
     if metrics["steady_requests"]:
         growth = metrics["steady_growth"]
@@ -191,6 +192,11 @@ def _remarks(run: Run) -> Iterator[str]:
         yield (
             f"[yellow]{scenario.concurrency} clients share {slots} slots (max_num_seqs): TTFT and E2E here measure "
             f"queueing.[/]"
+        )
+    if run.provenance.get("cost_model") == ROOFLINE:
+        yield (
+            f"[yellow]{ROOFLINE.capitalize()}: the data sheet's bandwidth and arithmetic at their peaks, no launch, no "
+            f"link, no host. Real servers are slower; only a calibrated profile says by how much.[/]"
         )
 
 
@@ -266,8 +272,9 @@ def number(value: float, digits: int) -> str:
 
 def _title(run: Run) -> str:
     scenario = run.scenario
+    source = f" ({ROOFLINE})" if run.provenance.get("cost_model") == ROOFLINE else ""
     return (
-        f"{run.kind.capitalize()}: {scenario.model}, {policy_label(scenario.policy)}, "
+        f"{run.kind.capitalize()}{source}: {scenario.model}, {policy_label(scenario.policy)}, "
         f"max_num_seqs {scenario.max_num_seqs}, max_num_batched_tokens {scenario.max_num_batched_tokens}, "
         f"{run.metrics['completed']:,} requests"
     )

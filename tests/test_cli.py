@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -400,6 +401,71 @@ def _verbs() -> list[tuple[str, ...]]:
     return [(), ("trace",), *((name,) for name in names), *(("trace", name) for name in inner)]
 
 
+LLAMA_ON_H100 = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+
+
+def test_a_plan_says_where_the_memory_goes_and_what_it_holds(run: Run) -> None:
+    done = run("plan", *LLAMA_ON_H100, "--max-model-len", "8192", "--prompt-tokens", "1000", "--output-tokens", "200")
+    assert done.code == 0
+    assert "Weights 14.99" in done.words
+    assert "1,024 sequences × 128,256 logits; counts" in done.words
+    assert "Maximum concurrency for 8,192 tokens per request: 55.00x" in done.words
+    assert "Requests of 1,000 + 200 tokens: 375 resident" in done.words
+    assert "vLLM's default here (API server): max_num_seqs 1,024, max_num_batched_tokens 8,192" in done.words
+    assert done.words.endswith("It fits.")
+
+
+def test_a_plan_that_does_not_fit_exits_1_and_says_what_to_change(run: Run) -> None:
+    done = run("plan", "--model", "meta-llama/Llama-3.1-70B", "--gpu", "H100", "--max-model-len", "8192")
+    assert done.code == 1
+    assert "It does not work. Nothing is left for KV blocks" in done.words
+    assert "raise tensor_parallel_size to 2" in done.words
+
+
+def test_a_plan_is_json_where_asked(run: Run) -> None:
+    done = run("plan", *LLAMA_ON_H100, "--max-num-seqs", "256", "--max-num-batched-tokens", "2048", "--json")
+    said = json.loads(done.out)
+    assert (said["weight_bytes"], said["kv_bytes_per_token"]) == (2 * (8_030_261_248 + 131_072 * 128), 131_072)
+    assert said["num_gpu_blocks"] == said["kv_bytes"] // (16 * 131_072)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--model", "foo", "--gpu", "H100"), "'foo' is no file, not in the built-in table"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H1000"), "did you mean"),
+        ((*LLAMA_ON_H100, "--tp", "7"), "32 attention heads, which 7 GPUs cannot share evenly"),
+        ((*LLAMA_ON_H100, "--entry", "door"), "--entry door: give server or llm_class"),
+        (("--model", "rows.csv", "--gpu", "H100"), "is not JSON"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_sentence(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in one_sentence(run("plan", *words))
+
+
+def test_a_replay_without_a_profile_is_a_roofline_and_says_so(run: Run, tmp_path: Path) -> None:
+    done = run("replay", "--trace", "rows.csv", *LLAMA_ON_H100, "-o", "run")
+    assert done.code == 0
+    assert done.words.startswith("Predicted (roofline, never validated): meta-llama/Llama-3.1-8B")
+    assert "Real servers are slower" in done.words
+    head = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert head["provenance"]["cost_model"] == "roofline, never validated"
+    assert head["num_gpu_blocks"] > 25_000
+    assert head["metrics"]["mean_tpot_ms"] == pytest.approx(16.1e9 / 3.35e12 * 1e3, rel=0.02)
+    scenario = json.loads((tmp_path / "run" / "scenario.json").read_text())
+    assert (scenario["device"], scenario["dtype"], scenario["gpu"]) == ("cuda", "bfloat16", "H100")
+
+
+def test_a_gpu_whose_model_is_not_known_is_one_sentence_before_any_cell(run: Run) -> None:
+    assert "'tiny-llama' is no file" in one_sentence(run("sweep", "s", *GRID, "--gpu", "H100"))
+
+
+def test_a_gpu_without_a_model_or_a_profile_is_one_sentence(run: Run) -> None:
+    assert "--gpu without a profile needs a model" in one_sentence(
+        run("replay", "--trace", "rows.csv", "--gpu", "H100")
+    )
+
+
 @pytest.mark.parametrize("words", _verbs(), ids=lambda words: " ".join(words) or "batchtwin")
 def test_every_verb_explains_itself(run: Run, words: tuple[str, ...]) -> None:
     done = run(*words, "--help")
@@ -416,6 +482,7 @@ def test_the_verbs_are_there() -> None:
         "replay",
         "sweep",
         "capacity",
+        "plan",
         "compare",
         "recommend",
         "policies",

@@ -40,6 +40,9 @@ class ModelFacts(_Part):
     num_parameters: int
     max_model_len: int
     dtype_bytes: int
+    intermediate_size: int | None = None
+    """Width of the MLP; None in a profile of an earlier version."""
+    gated_mlp: bool | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -178,7 +181,7 @@ class Profile(_Part):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             scratch = path.with_name(path.name + ".part")  # complete or not at all
-            scratch.write_text(self.model_dump_json(indent=2) + "\n")
+            scratch.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n")
             scratch.replace(path)
         except OSError as error:
             raise ProfileError(
