@@ -35,6 +35,7 @@ METRICS = (
 )
 PERCENT_METRICS = METRICS[:-2]
 """Metrics whose error is meaningful in per cent; counts may be 0."""
+SPLIT_COLUMNS = (*Cell._fields, "metric", "measured", "predicted", "rest", "cost", "schedule")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Comparison:
     summary: pd.DataFrame
     """One row a metric: median, worst and bias of the error, repeat noise, the nulls' medians."""
     split: pd.DataFrame
-    """One row a cell and metric: measured − predicted of its median run, and its parts rest, cost and schedule."""
+    """One row a cell and metric: measured − predicted of its median run, and its parts rest, cost and schedule. A cell
+    of imported runs, which have no records, has none."""
     rank_correlation: float
     """Spearman's, between predicted and measured objective over the measured cells."""
     regret_percent: dict[str, float]
@@ -71,7 +73,9 @@ def compare(sweep: Sweep | str | Path) -> Comparison:
         objective=opened.spec.objective,
         cells=table,
         summary=_summary(table),
-        split=pd.DataFrame([row for cell in measured for row in _split_rows(opened, results[cell])]),
+        split=pd.DataFrame(
+            [row for cell in measured for row in _split_rows(opened, results[cell])], columns=SPLIT_COLUMNS
+        ),
         rank_correlation=_rank_correlation(table, opened.spec.objective),
         regret_percent=_regret(opened, {cell: results[cell] for cell in measured}, table),
     )
@@ -110,8 +114,8 @@ def _metrics(sweep: Sweep) -> tuple[str, ...]:
 def _rows(result: CellResult, repeats: Sequence[dict[str, float]], names: Sequence[str]) -> list[dict[str, object]]:
     rows = []
     for name in names:
-        values = np.array([repeat[name] for repeat in repeats])
-        median = float(np.median(values))
+        values = np.array([repeat[name] for repeat in repeats if name in repeat])  # an imported run may lack it
+        median = float(np.median(values)) if len(values) else np.nan
         row: dict[str, object] = {
             **result.cell._asdict(),
             "metric": name,
@@ -138,7 +142,7 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
         error = group["error_percent"]
         row = {
             "metric": name,
-            "num_cells": len(group),
+            "num_cells": int(group["measured"].notna().sum()),
             "median_error_percent": error.abs().median(),
             "worst_error_percent": error.abs().max(),
             "bias_percent": error.mean(),
@@ -155,6 +159,8 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
 
 def _split_rows(sweep: Sweep, result: CellResult) -> list[dict[str, object]]:
     runs = sweep.measured(result.cell)
+    if not runs:
+        return []
     objective = sweep.spec.objective
     median_run = sorted(runs, key=lambda run: run.metrics[objective])[(len(runs) - 1) // 2]
     parts = split_error(median_run, result.metrics, sweep.profile.cost_model, sweep.profile.host)
@@ -162,7 +168,7 @@ def _split_rows(sweep: Sweep, result: CellResult) -> list[dict[str, object]]:
 
 
 def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
-    rows = table[table["metric"] == objective]
+    rows = table[table["metric"] == objective].dropna(subset=["measured"])
     if len(rows) < 3:
         return float("nan")
     return float(rows["predicted"].rank().corr(rows["measured"].rank()))
@@ -170,7 +176,9 @@ def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
 
 def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFrame) -> dict[str, float]:
     objective = sweep.spec.objective
-    rows = table[table["metric"] == objective]
+    rows = table[table["metric"] == objective].dropna(subset=["measured"])
+    if rows.empty:
+        return {}
     keys = zip(rows["policy"], rows["max_num_seqs"], rows["max_num_batched_tokens"], strict=True)
     value = {Cell(*key): float(v) for key, v in zip(keys, rows["measured"], strict=True)}
     best = max(value.values())
@@ -178,9 +186,9 @@ def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFra
     def lost(cell: Cell) -> float:
         return 100.0 * (1.0 - value[cell] / best) if best else 0.0
 
-    regret = {"predicted": lost(max(measured, key=lambda cell: measured[cell].metrics[objective]))}
+    regret = {"predicted": lost(max(value, key=lambda cell: measured[cell].metrics[objective]))}
     for null in next(iter(measured.values())).nulls:
-        regret[null] = lost(max(measured, key=lambda cell: measured[cell].nulls[null][objective]))
+        regret[null] = lost(max(value, key=lambda cell: measured[cell].nulls[null][objective]))
     regret["random"] = float(np.mean([lost(cell) for cell in value]))
     default = default_cell(sweep.spec.scenario)
     if default in value:

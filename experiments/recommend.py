@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..scheduler.batch import Bound
 from .errors import ExperimentError
+from .exchange.serve_command import serve_command
 from .grid import TOLERANCE, Cell, CellResult, best_of, nearly_best, policy_label
 from .sweep import Sweep
 
@@ -36,6 +37,7 @@ class Recommendation:
     meets_slo: bool
     sentence: str
     serve_command: str
+    """A line for a shell: the command, or a comment that says why vLLM cannot serve this."""
 
 
 def recommend(
@@ -66,16 +68,7 @@ def recommend(
         best=best.cell,
         meets_slo=bool(meeting),
         sentence=f"{choice} {_rest(chosen, feasible, objective, tolerance)}",
-        serve_command=serve_command(scenario.model, chosen),
-    )
-
-
-def serve_command(model: str, result: CellResult) -> str:
-    """The ``vllm serve`` command with this cell's knobs."""
-    cell = result.cell
-    return (
-        f"vllm serve {model} --max-num-seqs {cell.max_num_seqs} "
-        f"--max-num-batched-tokens {cell.max_num_batched_tokens} --num-gpu-blocks-override {result.num_gpu_blocks}"
+        serve_command=serve_command(scenario, chosen),
     )
 
 

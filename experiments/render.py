@@ -198,7 +198,10 @@ def print_comparison(comparison: object) -> None:
             name = str(row["metric"])
             table.add_row(NAMES.get(name, name), *(number(row[column], 1) for column in columns))
     _print_table(console, table)
-    _print_table(console, _split_table(comparison))
+    if len(comparison.split):
+        _print_table(console, _split_table(comparison))
+    else:
+        console.print("[dim]Imported runs have no records, so where the error comes from cannot be told.[/]")
     regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
     objective = LABELS.get(comparison.objective, comparison.objective)
     console.print(f"Regret in {objective}, by who chooses: {regret}.")
@@ -214,7 +217,8 @@ def print_recommendation(recommendation: object) -> None:
     for label, name, unit, digits in ROWS[:9]:
         if name in recommendation.metrics:
             table.add_row(label, number(recommendation.metrics[name], digits), unit)
-    Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
+    prompt = "" if recommendation.serve_command.startswith("#") else "[dim]$[/] "
+    Console().print(Group(recommendation.sentence, table, prompt + recommendation.serve_command))
 
 
 def print_policies() -> None:
@@ -281,8 +285,8 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
                 continue
             text = number(result.metrics[objective], 1)
             if runs := measured.get(cell):
-                values = sorted(run[objective] for run in runs)
-                text += f" ({number(values[len(values) // 2], 1)})"
+                values = sorted(run[objective] for run in runs if objective in run)
+                text += f" ({number(values[len(values) // 2], 1)})" if values else ""
             row.append(text)
         table.add_row(f"{seqs:,}", *row)
     return table

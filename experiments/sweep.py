@@ -18,7 +18,7 @@ from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_ce
 from .halving import halve
 from .pool import Backend, Pool, open_pool
 from .replay import check_measurable, check_profile
-from .run import Run, load_run, read_head, write_whole, writing
+from .run import SUMMARY_ONLY, Run, load_run, read_head, write_whole, writing
 from .scenario import Scenario
 
 FORMAT = 1
@@ -80,11 +80,14 @@ class Sweep:
         return best_of(mine, self.spec.objective) if mine else None
 
     def measured(self, cell: Cell) -> list[Run]:
-        """The cell's measured runs, in order of repeat."""
-        return [load_run(folder) for folder in self._measured_folders(cell)]
+        """The cell's measured runs, in order of repeat; an imported one has no records and is not among them."""
+        heads = {folder: read_head(folder / "run.json", FORMAT) for folder in self._measured_folders(cell)}
+        return [load_run(folder) for folder, head in heads.items() if not head.get(SUMMARY_ONLY)]
 
     def measured_metrics(self, cell: Cell) -> list[dict[str, float]]:
-        """The metrics of the cell's measured runs, without reading their records."""
+        """The metrics of the cell's measured runs, without reading their records. An imported run has only those that
+        its source printed.
+        """
         return [read_head(folder / "run.json", FORMAT, "metrics")["metrics"] for folder in self._measured_folders(cell)]
 
     def measured_cells(self) -> list[Cell]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ...scheduler.errors import BatchTwinError
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MaybeUnknown = Annotated[float, BeforeValidator(lambda value: float("nan") if value is None else value)]
 
 
 class ProfileError(BatchTwinError):
@@ -73,8 +74,8 @@ class FitFacts(_Part):
     seconds_measured: float
     held_out: ErrorFacts
     nulls: dict[str, ErrorFacts]
-    repeat_noise_percent: float
-    """Median over the batches of (p75 − p25) / median of their repeats."""
+    repeat_noise_percent: MaybeUnknown
+    """Median over the batches of (p75 − p25) / median of their repeats; NaN (null in the file) where nothing tells."""
 
 
 class Law(_Part):
