@@ -40,6 +40,9 @@ class ModelFacts(_Part):
     num_parameters: int
     max_model_len: int
     dtype_bytes: int
+    intermediate_size: int | None = None
+    """Width of the MLP; None in a profile of an earlier version."""
+    gated_mlp: bool | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -146,7 +149,7 @@ class Profile(_Part):
 
     def hash(self) -> str:
         """A name for exactly this content."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        return hashlib.sha256(self.model_dump_json(exclude_none=True).encode()).hexdigest()[:16]
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON. Raises ``ProfileError`` if the disk fails."""
@@ -154,7 +157,7 @@ class Profile(_Part):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             scratch = path.with_name(path.name + ".part")  # complete or not at all
-            scratch.write_text(self.model_dump_json(indent=2) + "\n")
+            scratch.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n")
             scratch.replace(path)
         except OSError as error:
             raise ProfileError(
