@@ -120,8 +120,9 @@ def print_profile(profile: Profile, path: Path) -> None:
     console = Console()
     console.print(
         f"[bold]{profile.model.name}[/] ({profile.model.dtype}) on {profile.device.name}, {profile.device.type}, "
-        f"{profile.device.threads} threads: {fit.num_batches} batches, {fit.num_rounds} rounds, "
-        f"{fit.seconds_measured:.0f} s; repeat noise {fit.repeat_noise_percent:.1f} %"
+        f"{profile.device.threads} thread{'s' if profile.device.threads > 1 else ''}: {fit.num_batches:,} batches, "
+        f"{fit.num_rounds} round{'s' if fit.num_rounds > 1 else ''}, {fit.seconds_measured:.0f} s; repeat noise "
+        f"{number(fit.repeat_noise_percent, 1)} %"
     )
     _print_table(console, table)
     console.print(

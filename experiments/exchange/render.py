@@ -78,7 +78,7 @@ def print_calibrated_from(done: CalibratedFrom, path: Path) -> None:
     """A profile's card, and what became of its source."""
     console = Console()
     for note in done.notes:
-        console.print(f"{escape(note)}.", highlight=False)
+        console.print(f"{escape(note[0].upper() + note[1:])}.", highlight=False)
     for reason, count in sorted(done.left_out.items(), key=lambda item: -item[1]):
         console.print(f"[yellow]Left out:[/] {count:,} × {escape(reason)}.", highlight=False)
     print_profile(done.profile, path)

@@ -22,7 +22,7 @@ from ...scheduler.scheduler import Scheduler
 from ...traces.trace import Trace
 from .features import Features, features_of
 from .iteration_log import IterationLog, LoggedIteration, stretch_noise_percent
-from .timings import Timings, TimingsBuilder
+from .timings import FEWEST, Timings, TimingsBuilder, TimingsError, told
 
 LOOK_AHEAD = 200
 """Lines by which it is judged where in the log the trace begins."""
@@ -88,6 +88,12 @@ def replay_log(log: IterationLog, trace: Trace, config: SchedulerConfig) -> Timi
         if line.kv_usage is not None:
             used = 1 - driven.scheduler.pool.num_free / config.num_usable_blocks
             usage.append(100 * abs(used - line.kv_usage))
+    if len(builder.rows) < FEWEST:
+        raise TimingsError(
+            f"Only {len(builder.rows):,} of {len(lines):,} iterations of {log.name} are what our scheduler makes of the "
+            f"trace{told(builder.left_out)}: are trace, max_num_seqs ({config.max_num_seqs}), max_num_batched_tokens "
+            f"({config.max_num_batched_tokens}) and the other knobs those of the server?"
+        )
     notes = [f"{len(builder.rows):,} of {len(lines):,} iterations replayed alike with {len(trace):,} requests"]
     if usage:
         notes.append(f"KV usage replayed within {np.median(usage):.1f} points of the log's (median)")
