@@ -19,7 +19,9 @@ LADDER = ("median", "p90", "p95", "p99")
 def check_row(row: MeasuredRow) -> tuple[Flag, ...]:
     """Everything wrong with ``row``, what reading it found first."""
     m = row.metrics
-    found = [*row.flags, *_signs(m), *_ladders(m), *_rates(m), *_totals(row), *_latencies(m), *_little(row)]
+    found = [*row.flags, *_signs(m)]
+    if not any(flag.impossible for flag in found):  # the others reckon with figures that are at least numbers
+        found += [*_ladders(m), *_rates(m), *_totals(row), *_latencies(m), *_little(row)]
     clients, seqs = row.workload.max_concurrency, row.max_num_seqs
     if clients and seqs and clients > seqs:
         found.append(
@@ -95,7 +97,7 @@ def _latencies(m: Mapping[str, float]) -> Iterator[Flag]:
     """No request takes longer than the run, which is as well how a wrong unit shows."""
     duration_s = m.get("duration")
     for name in ("median_ttft_ms", "median_e2el_ms", "p99_ttft_ms", "p99_e2el_ms"):
-        if duration_s and m.get(name, 0.0) / 1e3 > duration_s * (1 + ROUNDING):
+        if duration_s and name in m and m[name] / 1e3 > duration_s * (1 + ROUNDING):
             yield Flag(
                 True, f"{name} is {m[name] / 1e3:,.1f} s, longer than the run of {duration_s:,.1f} s: another unit?"
             )

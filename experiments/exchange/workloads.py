@@ -15,6 +15,8 @@ from .measured_row import INFINITE, MeasuredRow, Workload
 
 SAME_INPUTS, SAME_OUTPUTS = 0.02, 0.1
 """Share by which totals may differ between runs of one workload: outputs end where the model ends them."""
+MOST = 10_000_000
+"""Requests, or tokens of one, above which a figure is taken for a mistake."""
 NOT_WORKLOAD = ("num_gpu_blocks_override", "label", "version")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SCENARIO_FIELDS: Mapping[str, tuple[str, type]] = {
@@ -121,6 +123,10 @@ def trace_of(work: Workload, seed: int = 0) -> tuple[Trace, list[str]]:
         raise ExperimentError(
             "The lengths of its requests are not known, so it cannot be predicted: run the benchmark with "
             "--save-detailed, or give --input-len, --output-len and --num-prompts."
+        )
+    if max(count, inputs // count, outputs // count) > MOST:
+        raise ExperimentError(
+            f"{count:,} requests of {inputs:,} and {outputs:,} tokens in all are no workload to replay."
         )
     notes = ["requests all of the mean lengths (the file has totals only)"]
     starts = np.zeros(count)

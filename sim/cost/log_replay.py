@@ -157,32 +157,34 @@ def _beginning(lines: Sequence[LoggedIteration], trace: Trace, config: Scheduler
 
 
 def from_usage(log: IterationLog, num_gpu_blocks: int, block_size: int) -> Timings:
-    """The iterations of ``log`` without a trace: the context that is read follows from the KV usage it prints, less
-    half a block a sequence; chunks are taken for whole prompts of equal length. Rougher than ``replay_log``, and noted.
+    """The iterations of ``log`` without a trace: the context that decodes read is what was held after the iteration
+    before, which its KV usage tells, less half a block a sequence; chunks are taken for whole prompts of equal length.
+    Rougher than ``replay_log``, and noted.
     """
     builder = TimingsBuilder(left_out=log.left_out.copy())
-    for line in log.iterations:
-        if line.kv_usage is None:
-            builder.left_out["no KV usage in the line"] += 1
-        elif line.num_generation_tokens != line.num_generation_requests:
+    usable_tokens = (num_gpu_blocks - 1) * block_size
+    for before, line in zip((None, *log.iterations), log.iterations, strict=False):
+        if line.num_generation_tokens != line.num_generation_requests:
             builder.left_out["recomputes after a preemption"] += 1
+        elif not line.num_generation_requests:
+            builder.add(_rough_features(line, 0.0), line.elapsed_s)
+        elif before is None or before.kv_usage is None:
+            builder.left_out["no KV usage in the line before"] += 1
         else:
-            builder.add(_rough_features(line, num_gpu_blocks, block_size), line.elapsed_s)
+            held_tokens = before.kv_usage * usable_tokens - line.num_generation_requests * block_size / 2
+            builder.add(_rough_features(line, held_tokens), line.elapsed_s)
     notes = (
         "context lengths from the KV usage that the log prints, not replayed: give the trace to know them exactly",
     )
     return builder.build(log.name, notes, stretch_noise_percent(log.iterations))
 
 
-def _rough_features(line: LoggedIteration, num_gpu_blocks: int, block_size: int) -> Features:
-    chunks, tokens = line.num_context_requests, line.num_context_tokens
-    held = (line.kv_usage or 0.0) * (num_gpu_blocks - 1) * block_size - line.num_requests * block_size / 2
-    decodes = line.num_generation_requests
-    kv_tokens = max(held - tokens, float(decodes)) if decodes else 0.0
+def _rough_features(line: LoggedIteration, held_tokens: float) -> Features:
+    chunks, tokens, decodes = line.num_context_requests, line.num_context_tokens, line.num_generation_requests
     return Features(
         num_tokens=line.num_tokens,
         num_decodes=decodes,
-        num_decode_kv_tokens=kv_tokens,
+        num_decode_kv_tokens=max(held_tokens, float(decodes)),
         num_prefills=chunks,
         num_prefill_tokens=tokens,
         prefill_attention_work=tokens * tokens / (2 * chunks) if chunks else 0.0,
