@@ -49,9 +49,16 @@ def cookbook(clients: int, tokens_per_s: float, **changes: Any) -> tuple[Flag, .
     """A published row: 2,048/512 tokens a request, a rate of tokens and a P99 of 15.4 s, nothing else."""
     n = 10_000
     record = {
-        "completed": None, "request_throughput": None, "request_rate": "inf", "num_prompts": n,
-        "max_concurrency": clients, "total_input_tokens": 2048 * n, "total_output_tokens": 512 * n,
-        "output_throughput": tokens_per_s, "p99_e2el_ms": 15_400.0, **changes,
+        "completed": None,
+        "request_throughput": None,
+        "request_rate": "inf",
+        "num_prompts": n,
+        "max_concurrency": clients,
+        "total_input_tokens": 2048 * n,
+        "total_output_tokens": 512 * n,
+        "output_throughput": tokens_per_s,
+        "p99_e2el_ms": 15_400.0,
+        **changes,
     }
     return check_row(read_bench_record(record, "cookbook"))
 
@@ -72,7 +79,7 @@ def test_a_mean_far_below_the_p99_makes_one_ask_what_was_counted() -> None:
 
 
 def test_a_closed_loop_that_was_never_full_is_asked_about() -> None:
-    """Eight clients, but rate 4/s · 0.1 s: 0.4 in flight. A loop of fewer than two rounds is never full, so not asked."""
+    """Eight clients, but rate 4/s · 0.1 s: 0.4 in flight. A loop of less than two rounds is not asked."""
     times = {"mean_ttft_ms": 50.0, "median_ttft_ms": 50.0, "p99_ttft_ms": 60.0, "mean_e2el_ms": 100.0}
     long = summary(num_prompts=40, completed=40, duration=10.0, output_throughput=1.0, total_token_throughput=11.0)
     (flag,) = check_row(

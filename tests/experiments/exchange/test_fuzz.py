@@ -17,7 +17,7 @@ from profiles import toy_profile
 from batchtwin.experiments.calibrate_from import load_requests
 from batchtwin.experiments.exchange.checks import check_row
 from batchtwin.experiments.exchange.import_runs import Missing, check_runs, import_runs
-from batchtwin.experiments.exchange.sources import read_sources
+from batchtwin.experiments.exchange.sources import Found, read_sources
 from batchtwin.scheduler.errors import BatchTwinError
 from batchtwin.traces import TraceError
 
@@ -56,15 +56,16 @@ def test_a_mutated_file_is_rows_or_one_sentence(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(mutated(FILES[name].encode(), changes))
+    found, sentence = Found((), ()), ""
     try:
         found = read_sources([path])
     except BatchTwinError as error:
-        assert "\n" not in str(error)
-        return
+        sentence = str(error)
+    assert "\n" not in sentence
     for row in found.rows:
         assert all(math.isfinite(value) for value in row.metrics.values())
         assert all(flag.text.isprintable() for flag in check_row(row))
-    assert all(len(sentence) < 400 for sentence in found.left_out)
+    assert all(len(said) < 400 for said in found.left_out)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -78,10 +79,12 @@ def test_a_record_with_other_values_is_stored_or_refused_in_a_sentence(
     folder = tmp_path_factory.mktemp("fuzz")
     path = folder / "r.json"
     path.write_text(json.dumps(base(**changes)))
+    sentence = ""
     missing = Missing(max_num_seqs=2, max_num_batched_tokens=64)
     try:
         check_runs([path])
         import_runs([path], folder / "out", toy_profile(), missing=missing)
         load_requests(path)
     except (BatchTwinError, TraceError) as error:
-        assert "\n" not in str(error)
+        sentence = str(error)
+    assert "\n" not in sentence

@@ -78,7 +78,7 @@ def test_other_knobs_than_the_servers_are_refused_with_their_values(tmp_path: Pa
 
 
 def test_without_a_trace_the_kv_usage_gives_the_context_of_decodes_roughly(tmp_path: Path) -> None:
-    """Printed to 0.1 % of the pool and counted in blocks: a median of 3 % off (tokens in half-filled blocks), and said."""
+    """Printed to 0.1 % of the pool and counted in blocks: a median of 3 % off (half-filled blocks), and said."""
     server = golden_server("stream_plain")
     config = server.config
     found = from_usage(log_of(tmp_path, server.lines), config.num_gpu_blocks, config.block_size)
