@@ -178,7 +178,8 @@ def print_sweep(sweep: Sweep) -> None:
     if len(without) > 3:
         console.print(f"[dim](and {len(without) - 3} more cells without a prediction)[/]")
     console.print(recommend(sweep).sentence)
-    console.print(f"[dim]{LABELS.get(objective, objective)}, predicted (measured). Results in {sweep.folder}[/]")
+    caption = "predicted (measured)" if measured else "predicted"
+    console.print(f"[dim]{LABELS.get(objective, objective)}, {caption}. Results in {sweep.folder}[/]")
 
 
 def print_comparison(comparison: object) -> None:
@@ -224,12 +225,14 @@ def print_recommendation(recommendation: object) -> None:
 
 def print_policies() -> None:
     """The registered policies: the first paragraph of their docstrings, and their options."""
-    table = _table("Policy", "What it does", "Options")
+    table = _table("Policy", "What it does")
+    table.columns[0].no_wrap = True
     for name, policy in POLICIES.items():
         about = " ".join((policy.__doc__ or "").split("\n\n")[0].replace("``", "").split())
         oracle = " [bold](oracle: sees true output lengths)[/]" if policy().is_oracle else ""
         options = policy_options(policy).items()
-        table.add_row(name, about + oracle, "\n".join(f"{o}: {kind} = {default}" for o, (kind, default) in options))
+        given = "".join(f"\n[dim]{name}:{option}=… ({kind}, {value})[/]" for option, (kind, value) in options)
+        table.add_row(name, about + oracle + given)
     Console().print(table)
 
 

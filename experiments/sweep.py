@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
+from ..sim.wording import first_problem
 from .cells import predict_cells
 from .errors import ExperimentError
 from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
@@ -246,7 +247,7 @@ def open_sweep(folder: str | Path) -> Sweep:
     try:
         spec = SweepSpec.model_validate(head)
     except ValidationError as error:
-        raise ExperimentError(f"{folder / 'sweep.json'} is broken: {error.errors()[0]['msg'].lower()}.") from error
+        raise ExperimentError(f"{folder / 'sweep.json'} is broken: {first_problem(error, SweepSpec)}.") from error
     return Sweep(folder, spec, load_profile(folder / "profile.json"))
 
 

@@ -150,12 +150,15 @@ REPLAYS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "a request too big for the pool": (
         ("-p", "profile.json", "--num-gpu-blocks", "3"),
-        "Request '1' needs 3 KV blocks of 16 tokens, but only 2 exist: raise num_gpu_blocks",
+        "needs 3 KV blocks of 16 tokens, but of num_gpu_blocks 3 only 2 can be used (block 0 is never handed out",
     ),
     "an unknown policy": (("-p", "profile.json", "--policy", "fastest"), "no policy 'fastest'; known are "),
     "a policy that is no policy": (("-p", "profile.json", "--policy", "json:loads"), "is not a subclass"),
     "a word without a value": (("-p", "profile.json", "--set", "think_s"), "--set think_s: give field=value"),
-    "an unknown field": (("-p", "profile.json", "--set", "thinking=1"), "thinking: "),
+    "an unknown field": (
+        ("-p", "profile.json", "--set", "thinking=1"),
+        "there is no field thinking; close to it is think_s.",
+    ),
     "an unknown SLO": (
         ("-p", "profile.json", "--slo", "speed=1"),
         "no SLO 'speed'; known are ttft_ms, tpot_ms, e2el_ms",
@@ -164,7 +167,7 @@ REPLAYS: dict[str, tuple[tuple[str, ...], str]] = {
         ("-p", "profile.json", "--slo", "ttft_ms"),
         "--slo ttft_ms: give a name and a limit in ms",
     ),
-    "no clients": (("-p", "profile.json", "--clients", "0"), "num_clients: "),
+    "no clients": (("-p", "profile.json", "--clients", "0"), "num_clients is 0, but it must be at least 1"),
     "no trace": (("-p", "profile.json", "-t", "absent.csv"), "'absent.csv' is neither a file nor a generated trace"),
     "a slice that leaves nobody": (("-p", "profile.json", "--set", "trace.start=9"), "leaves no request"),
 }

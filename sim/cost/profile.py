@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ...scheduler.errors import BatchTwinError
+from ..wording import first_problem
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -206,9 +207,6 @@ def load_profile(path: str | Path) -> Profile:
             f"The profile {path} cannot be read ({error.strerror}): write one with batchtwin calibrate."
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        what = first["msg"].removeprefix("Value error, ").lower()
         raise ProfileError(
-            f"{path} is not a profile of this version: {where}: {what}; write one with batchtwin calibrate."
+            f"{path} is not a profile of this version: {first_problem(error, Profile)}; write one with batchtwin calibrate."
         ) from error
