@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .scheduler.errors import BatchTwinError
 from .traces.errors import TraceError
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for words that it cannot read; it exports only this subclass of it."""
+
+_NO_NUMBER = re.compile(r"Input should be a valid integer, unable to parse string as an integer")
 
 app = typer.Typer(
     name="batchtwin",
@@ -119,11 +125,14 @@ def calibrate(
     seed: SeedOption = 0,
 ) -> None:
     """Measure iterations on this device and write a profile: the law, its held-out error, the device's noise."""
-    from .experiments.calibrate import calibrate as run
+    from .experiments.preflight import check_ready
     from .experiments.render import calibration_progress, print_profile
     from .experiments.run import check_writable
 
     check_writable(output)
+    check_ready(model, device or "cpu")
+    from .experiments.calibrate import calibrate as run
+
     with calibration_progress() as progress:
         profile = run(
             model,
@@ -361,13 +370,17 @@ def recommend(
     slo: SloOption = None,
     policy: Annotated[str | None, typer.Option(help="Among this policy's cells only.")] = None,
 ) -> None:
-    """The smallest knobs within 2 % of the best that meet the SLOs, and what holds the rest back."""
+    """The smallest knobs within 2 % of the best that meet the SLOs, and what holds the rest back (exit code 1 if no
+    cell meets them).
+    """
     from .experiments.options import parse_slo
     from .experiments.recommend import recommend as run
     from .experiments.render import print_recommendation
     from .experiments.sweep import open_sweep
 
-    print_recommendation(run(open_sweep(folder), slo=parse_slo(slo) if slo else None, policy=policy))
+    found = run(open_sweep(folder), slo=parse_slo(slo) if slo else None, policy=policy)
+    print_recommendation(found)
+    raise typer.Exit(int(not found.meets_slo))
 
 
 @app.command("import", rich_help_panel=MEASURE)
@@ -515,9 +528,15 @@ def trace_describe(
 
 
 def main() -> None:
-    """Run the command line. Whatever is wrong with the input is one sentence and exit code 1."""
+    """Run the command line. Whatever is wrong with the input is one sentence and exit code 1 (2 if it is the words)."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except (BatchTwinError, TraceError) as error:
         typer.echo(f"batchtwin: {error}", err=True)
         sys.exit(1)
+    except typer.Abort:
+        sys.exit(130)
+    except UsageError as error:
+        if said := _NO_NUMBER.sub("it must be a whole number", " ".join(error.format_message().split())):
+            typer.echo(f"batchtwin: {said.rstrip('.')} (see --help).", err=True)
+        sys.exit(2)

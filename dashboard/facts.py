@@ -8,6 +8,7 @@ from ..experiments.grid import default_cell, policy_label
 from ..experiments.provenance import provenance
 from ..experiments.scenario import Scenario, TraceSpec
 from ..sim.cost.profile import Profile
+from ..traces.errors import TraceError
 from .labels import number, percent
 from .results import Results
 
@@ -83,8 +84,15 @@ def _arrivals(scenario: Scenario) -> str:
         return f"closed loop, {scenario.num_clients:,} clients thinking {scenario.think_s:g} s"
     if scenario.trace.offline:
         return "all at once (offline)"
-    rate = scenario.trace.rate_scale
-    return "as in the trace" if rate == 1 else f"rate of the trace × {rate:g}"
+    scale = scenario.trace.rate_scale
+    changed = "as in the trace" if scale == 1 else f"{number(scale)} times the trace's rate"
+    try:
+        trace = scenario.trace.load()
+    except TraceError:  # its file may be elsewhere now
+        return changed
+    if not trace.span_s:
+        return "all at once"
+    return f"{number((len(trace) - 1) / trace.span_s)} requests/s on average, {changed}"
 
 
 def _load(results: Results) -> str:

@@ -99,7 +99,9 @@ def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], mee
     if not limits:
         return text + "."
     named = ", ".join(f"P99 {SLO_WORD[name]} ≤ {limit:g} ms" for name, limit in limits.items())
-    return text + (f", meeting {named}." if meets else f"; no cell meets {named}, so the load is too high for any.")
+    if not meets:
+        return f"No cell meets {named}: the load is too high for any. Without the SLOs: {text[0].lower()}{text[1:]}."
+    return f"{text}, meeting {named}."
 
 
 def _rest(chosen: CellResult, feasible: list[CellResult], objective: str, tolerance: float) -> str:

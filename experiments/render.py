@@ -204,10 +204,27 @@ def print_comparison(comparison: object) -> None:
         _print_table(console, _split_table(comparison))
     else:
         console.print("[dim]Imported runs have no records, so where the error comes from cannot be told.[/]")
+    if best := _best_line(comparison):
+        console.print(best)
     regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
     objective = LABELS.get(comparison.objective, comparison.objective)
     console.print(f"Regret in {objective}, by who chooses: {regret}.")
     console.print(f"Rank correlation of predicted and measured: {number(comparison.rank_correlation, 3)}.")
+
+
+def _best_line(comparison: object) -> str:
+    """The cell with the best prediction among the measured, with both figures."""
+    from .compare import Comparison
+
+    assert isinstance(comparison, Comparison)
+    rows = comparison.cells[comparison.cells["metric"] == comparison.objective].dropna(subset=["measured"])
+    if rows.empty:
+        return ""
+    best = rows.loc[rows["predicted"].idxmax()]
+    return (
+        f"Best prediction among them, {best['max_num_seqs']} × {best['max_num_batched_tokens']}: predicted "
+        f"{number(best['predicted'], 1)}, measured {number(best['measured'], 1)} ({best['error_percent']:+.1f} %)."
+    )
 
 
 def print_recommendation(recommendation: object) -> None:

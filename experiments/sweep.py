@@ -18,6 +18,7 @@ from .errors import ExperimentError
 from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
 from .halving import halve
 from .pool import Backend, Pool, open_pool
+from .preflight import check_ready
 from .replay import check_measurable, check_profile
 from .run import SUMMARY_ONLY, Run, load_run, read_head, write_whole, writing
 from .scenario import Scenario
@@ -221,6 +222,7 @@ def sweep(
     check_profile(loaded, scenario)
     if measure is not None:
         check_measurable(scenario)
+        check_ready(scenario.model, scenario.device)
     spec = SweepSpec(
         scenario=scenario,
         policies=tuple(dict.fromkeys(policies or (scenario.policy,))),

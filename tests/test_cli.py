@@ -334,7 +334,8 @@ def test_recommend_prints_the_sentence_and_a_command_to_copy(run: Run) -> None:
     assert "--max-num-seqs 2 --max-num-batched-tokens 32" in done.words
     assert "$" not in done.words, "nothing that could be taken for a command"
     strict = run("recommend", "out", "--slo", "ttft_ms=0.001")
-    assert "no cell meets P99 TTFT ≤ 0.001 ms" in strict.words
+    assert strict.code == 1
+    assert strict.words.startswith("No cell meets P99 TTFT ≤ 0.001 ms: the load is too high for any.")
     assert "no SLO 'x'" in one_sentence(run("recommend", "out", "--slo", "x=1"))
     assert "no predicted cell of policy orca" in one_sentence(run("recommend", "out", "--policy", "orca"))
 
@@ -397,6 +398,39 @@ def test_a_servers_log_becomes_a_profile(run: Run, tmp_path: Path) -> None:
     assert run("replay", *SMALL, "-p", "p.json").code == 0
     assert "holds no line of an iteration" in one_sentence(run("calibrate-from", "rows.csv", *on))
     assert "no device 'H9000'" in one_sentence(run("calibrate-from", "server.log", *on[:2], "--gpu", "H9000"))
+
+
+def test_words_that_cannot_be_read_are_one_sentence(run: Run) -> None:
+    for words, sentence in (
+        (("replay", "--max-num-seqs", "1e3"), "Invalid value for '--max-num-seqs': it must be a whole number"),
+        (("replay", "--nope"), "No such option: --nope"),
+        (("sweep",), "Missing argument"),
+    ):
+        done = run(*words)
+        assert done.code == 2
+        assert sentence in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_what_cannot_be_measured_here_is_said_before_pytorch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    for words, sentence in (
+        (("calibrate", "--model", "./nowhere"), "There is no folder ./nowhere"),
+        (("replay", *SMALL, "--measured", "--model", "/nowhere"), "There is no folder /nowhere"),
+        (("dashboard", "nowhere"), "There is no folder nowhere: give one that holds sweeps"),
+    ):
+        done = _in_a_process(tmp_path, *words)
+        assert done.returncode == 1
+        first, loaded = done.stderr.splitlines()
+        assert sentence in first
+        assert "torch" not in loaded
+
+
+def test_a_model_that_nobody_has_is_refused_within_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("HF_HUB_CACHE", "empty")
+    message = one_sentence(run("replay", *SMALL, "--measured", "--model", "some/model"))
+    assert "'some/model' is not in the local cache, and the hub cannot be reached" in message
 
 
 def test_policies_lists_every_policy(run: Run) -> None:
