@@ -88,9 +88,15 @@ class Sweep:
 
     def measured_metrics(self, cell: Cell) -> list[dict[str, float]]:
         """The metrics of the cell's measured runs, without reading their records. An imported run has only those that
-        its source printed.
+        its source printed; one of ours that lacks some is broken, which raises ``ExperimentError``.
         """
-        return [read_head(folder / "run.json", FORMAT, "metrics")["metrics"] for folder in self._measured_folders(cell)]
+        heads = {folder: read_head(folder / "run.json", FORMAT, "metrics") for folder in self._measured_folders(cell)}
+        for folder, head in heads.items():
+            if not head.get(SUMMARY_ONLY) and self.spec.objective not in head["metrics"]:
+                raise ExperimentError(
+                    f"{folder / 'run.json'} lacks {self.spec.objective}: delete its folder and run again."
+                )
+        return [head["metrics"] for head in heads.values()]
 
     def measured_cells(self) -> list[Cell]:
         """Cells with at least one measured run."""
