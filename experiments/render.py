@@ -220,7 +220,7 @@ def _best_line(comparison: object) -> str:
     rows = comparison.cells[comparison.cells["metric"] == comparison.objective].dropna(subset=["measured"])
     if rows.empty:
         return ""
-    best = rows.loc[rows["predicted"].idxmax()]
+    best = max(rows.to_dict("records"), key=lambda row: row["predicted"])
     return (
         f"Best prediction among them, {best['max_num_seqs']} × {best['max_num_batched_tokens']}: predicted "
         f"{number(best['predicted'], 1)}, measured {number(best['measured'], 1)} ({best['error_percent']:+.1f} %)."

@@ -65,7 +65,7 @@ def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
         return f"{words} {context[name]:g}"
     if kind == "too_short":
         return f"at least {context['min_length']} long"
-    return _KINDS.get(kind.split("_")[0], message.removeprefix("Input should be ").lower())
+    return _KINDS.get(kind.partition("_")[0], message.removeprefix("Input should be ").lower())
 
 
 def _close(name: str, known: list[str]) -> str:

@@ -91,8 +91,8 @@ def replay_log(log: IterationLog, trace: Trace, config: SchedulerConfig) -> Timi
     if len(builder.rows) < FEWEST:
         raise TimingsError(
             f"Only {len(builder.rows):,} of {len(lines):,} iterations of {log.name} are what our scheduler makes of "
-            f"the trace{told(builder.left_out)}: are trace, max_num_seqs ({config.max_num_seqs}), max_num_batched_tokens "
-            f"({config.max_num_batched_tokens}) and the other knobs those of the server?"
+            f"the trace{told(builder.left_out)}: are trace, max_num_seqs ({config.max_num_seqs}), "
+            f"max_num_batched_tokens ({config.max_num_batched_tokens}) and the other knobs those of the server?"
         )
     notes = [f"{len(builder.rows):,} of {len(lines):,} iterations replayed alike with {len(trace):,} requests"]
     if usage:

@@ -208,5 +208,6 @@ def load_profile(path: str | Path) -> Profile:
         ) from error
     except ValidationError as error:
         raise ProfileError(
-            f"{path} is not a profile of this version: {first_problem(error, Profile)}; write one with batchtwin calibrate."
+            f"{path} is not a profile of this version: {first_problem(error, Profile)}; write one with batchtwin "
+            f"calibrate."
         ) from error
