@@ -82,23 +82,32 @@ def _device(profile: Profile) -> str:
 def _arrivals(scenario: Scenario) -> str:
     if scenario.num_clients is not None:
         return f"closed loop, {scenario.num_clients:,} clients thinking {scenario.think_s:g} s"
-    if scenario.trace.offline:
+    gate = "" if scenario.max_concurrency is None else f" · at most {scenario.max_concurrency:,} under way"
+    return _sending(scenario.trace) + gate
+
+
+def _sending(trace: TraceSpec) -> str:
+    if trace.offline:
         return "all at once (offline)"
-    scale = scenario.trace.rate_scale
-    changed = "as in the trace" if scale == 1 else f"{number(scale)} times the trace's rate"
+    if trace.ramp_up_strategy is not None:
+        return f"{trace.ramp_up_strategy} ramp, {trace.ramp_up_start_rps:g} to {trace.ramp_up_end_rps:g} requests/s"
+    if trace.request_rate is not None:
+        return f"{number(trace.request_rate * trace.rate_scale)} requests/s, burstiness {trace.burstiness:g}"
+    changed = "as in the trace" if trace.rate_scale == 1 else f"{number(trace.rate_scale)} times the trace's rate"
     try:
-        trace = scenario.trace.load()
+        requests = trace.load()
     except TraceError:  # its file may be elsewhere now
         return changed
-    if not trace.span_s:
+    if not requests.span_s:
         return "all at once"
-    return f"{number((len(trace) - 1) / trace.span_s)} requests/s on average, {changed}"
+    return f"{number((len(requests) - 1) / requests.span_s)} requests/s on average, {changed}"
 
 
 def _load(results: Results) -> str:
     if results.recommendation is None:
         return "–"
-    rho = results.recommendation.metrics.get("load_rho", float("nan"))
+    metrics = results.recommendation.metrics
+    rho = metrics.get("offered_rho", metrics.get("load_rho", float("nan")))
     what = "saturated" if rho >= 1 else "below saturation"
     return f"{number(rho)} at the recommended cell: {what}"
 

@@ -97,7 +97,10 @@ def _cards(results: Results, chosen: Recommendation) -> str:
         other = f"default {number(beside[name] * scale)}" if name in beside else ""
         measured = compared(results, name).get(chosen.cell, {}).get("measured", float("nan"))
         if not math.isnan(measured):
-            other = f"measured {number(measured * scale)}{', ' if other else ''}{other}"
+            other = " · ".join(part for part in (f"measured {number(measured * scale)}", other) if part)
+        if name in chosen.low:
+            ends = (number(end[name] * scale) for end in (chosen.low, chosen.high))
+            other = " · ".join(part for part in (" to ".join(ends), other) if part)
         cards.append(f"<div><span>{escape(label(name).brief)}</span><b>{value}</b><span>{other}</span></div>")
     note = f'<p class="soft">Predicted for the recommended cell, {cell_name(chosen.cell)}'
     note += f"; vLLM's default is {cell_name(default.cell)}" if default and beside else ""
@@ -154,7 +157,7 @@ def _tables(results: Results, comparison: Comparison) -> Iterator[str]:
     note = f"{label(objective).with_unit}: measured − predicted, and the parts that sum to it."
     yield (
         f'{_heading("Where the error comes from")}<p class="soft">{escape(note)}</p>'
-        f"{_table(frames.split(results, objective))}"
+        f'{_table(frames.split(results, objective))}<p class="soft">{escape(frames.cancelling_text(results))}</p>'
     )
 
 

@@ -14,9 +14,10 @@ from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_t
 from ..scheduler.batch import Batch
 from ..scheduler.cohort import NOBODY
 from ..sim.cost.features import Features, FloatArray, features_of, stack
-from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
+from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_predictions, null_errors, summarize
 from ..sim.cost.models import Fitted, HostTerm
-from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, Profile, roofline_of
+from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, Profile, SpreadFacts, roofline_of
+from ..sim.cost.spread import drift, spread_by_kind
 from .errors import ExperimentError
 from .measure import Device
 from .scenario import Scenario, TraceSpec
@@ -96,6 +97,7 @@ def _profile(
     medians_s = np.array([np.median(times) for times in repeats])
     roofline = roofline_of(opened.facts, device)
     affine = fit_roofline(roofline, features, medians_s)
+    unseen_s = held_out_predictions(features, medians_s)
     return Profile(
         model=opened.facts,
         device=device,
@@ -111,11 +113,12 @@ def _profile(
             num_batches=len(medians_s),
             num_rounds=len(repeats[0]),
             seconds_measured=round(seconds, 1),
-            held_out=ErrorFacts(**asdict(held_out_error(features, medians_s))),
+            held_out=ErrorFacts(**asdict(summarize(unseen_s, medians_s))),
             nulls={
                 name: ErrorFacts(**asdict(error)) for name, error in null_errors(features, medians_s, roofline).items()
             },
             repeat_noise_percent=100.0 * float(np.median([_relative_iqr(times) for times in repeats])),
+            spread=SpreadFacts(kinds=spread_by_kind(features, unseen_s, medians_s), drift=drift(repeats)),
         ),
         provenance=opened.describe(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import groupby, takewhile
 
 from .errors import BatchTwinError
 
@@ -71,12 +71,25 @@ class CountedPool:
         self.num_blocks = self.num_free = num_gpu_blocks - 1
 
 
-class PrefixCachingPool(BlockPool):
-    """Blocks that can be found again by the name of what they hold, as in vLLM.
+class CachedRun:
+    """The blocks that are cached of one run of tokens, by their place in it (0: none)."""
 
-    A named block that nobody holds is idle: free but still findable. Such blocks are handed out after all others, least
-    recently freed first, and lose their name only then. A block may be held by several requests; two blocks may
-    carry one name, and the one that got it first is found.
+    __slots__ = ("base", "blocks", "num_cached", "others")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.blocks: list[int] = []  # the one that came first to each place
+        self.others: dict[int, list[int]] = {}  # those that came later, in order
+        self.num_cached = 0  # places with a block
+
+
+class PrefixCachingPool(BlockPool):
+    """Blocks that can be found again by what they hold, as in vLLM.
+
+    A cached block that nobody holds is idle: free but still findable. Such blocks are handed out after all others,
+    least recently freed first, and are forgotten only then. A block may be held by several requests; two blocks may
+    hold the same, and the one that came first is found. What a block holds is told by its run (``hashing.Run``) and
+    its place among the blocks that end in that run.
     """
 
     caches_prefixes = True
@@ -87,9 +100,9 @@ class PrefixCachingPool(BlockPool):
         self._is_idle = [False] * num_gpu_blocks
         self._stale: dict[int, int] = {}  # of blocks held again: how many of their oldest entries are void
         self._more_holders: dict[int, int] = {}  # of blocks held more than once: how many beyond the first
-        self._name_of = [0] * num_gpu_blocks  # 0: none
-        self._block_of: dict[int, int] = {}  # the one that got the name first
-        self._others_of: dict[int, list[int]] = {}  # those that got it later, in order
+        self._runs: dict[int, CachedRun] = {}
+        self._run_of: list[CachedRun | None] = [None] * num_gpu_blocks
+        self._place_of = [0] * num_gpu_blocks
 
     def take(self, num_blocks: int) -> list[int]:
         """The next ``num_blocks`` free blocks; what they cached is forgotten."""
@@ -108,29 +121,24 @@ class PrefixCachingPool(BlockPool):
         return self.take(1)[0]
 
     def give_back(self, table: list[int]) -> None:
-        """Drop one holder of each block, tail first: named ones join the end of the queue, others its front."""
+        """Drop one holder of each block, tail first: cached ones join the end of the queue, others its front."""
         if self._more_holders:
             table = [block for block in table if not self._drop_holder(block)]
-        name_of, is_idle = self._name_of, self._is_idle
-        named = [block for block in reversed(table) if name_of[block]]
-        for block in named:
+        run_of, is_idle = self._run_of, self._is_idle
+        cached = [block for block in reversed(table) if run_of[block] is not None]
+        for block in cached:
             is_idle[block] = True
-        self._idle.extend(named)
-        if len(named) < len(table):
-            self._free.extend([block for block in table if not name_of[block]])
+        self._idle.extend(cached)
+        if len(cached) < len(table):
+            self._free.extend([block for block in table if run_of[block] is None])
         self.num_free += len(table)
         if len(self._idle) > 2 * self.num_blocks:
             self._compact()
 
-    def find(self, names: Sequence[int], num_blocks: int) -> list[int]:
-        """Blocks that hold the longest cached prefix of the first ``num_blocks`` names. Nothing is changed by looking."""
-        found: list[int] = []
-        for name in islice(names, num_blocks):
-            block = self._block_of.get(name)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def find(self, base: int, num_blocks: int) -> list[int]:
+        """The cached blocks at the first ``num_blocks`` places of a run, up to the first gap. Nothing is changed."""
+        run = self._runs.get(base)
+        return [] if run is None else list(takewhile(bool, run.blocks[:num_blocks]))
 
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of these nobody holds: they count as free, until they are held."""
@@ -146,26 +154,24 @@ class PrefixCachingPool(BlockPool):
             else:
                 self._more_holders[block] = self._more_holders.get(block, 0) + 1
 
-    def register(self, block: int, name: int) -> None:
-        """``block`` holds, or will hold when the step in the making has run, what ``name`` names."""
-        if not self._name_of[block]:
-            self._name_of[block] = name
-            if self._block_of.setdefault(name, block) != block:
-                self._others_of.setdefault(name, []).append(block)
-
-    def register_all(self, blocks: Sequence[int], names: Sequence[int]) -> None:
-        """``register`` each block under its name."""
-        name_of = self._name_of
-        if any(name_of[block] for block in blocks) or not self._block_of.keys().isdisjoint(names):
-            for block, name in zip(blocks, names, strict=True):
-                self.register(block, name)
+    def register(self, base: int, place: int, blocks: Sequence[int]) -> None:
+        """``blocks`` hold, or will hold when the step in the making has run, what is in the run from ``place`` on."""
+        run = self._runs.get(base)
+        if run is None:
+            run = self._runs[base] = CachedRun(base)
+        run_of, place_of = self._run_of, self._place_of
+        if place != len(run.blocks) or any(map(run_of.__getitem__, blocks)):
+            self._register_one_by_one(run, place, blocks)
             return
-        for block, name in zip(blocks, names, strict=True):
-            name_of[block] = name
-        self._block_of.update(zip(names, blocks, strict=True))
+        for block in blocks:
+            run_of[block] = run
+            place_of[block] = place
+            place += 1
+        run.blocks.extend(blocks)
+        run.num_cached += len(blocks)
 
     def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
-        """Every reference is counted; free and held blocks are disjoint; both maps of names agree."""
+        """Every reference is counted; free and held blocks are disjoint; runs and blocks agree."""
         self._compact()
         held = self._count(tables)
         free = self._count([self._free, self._idle])
@@ -177,40 +183,72 @@ class PrefixCachingPool(BlockPool):
                 raise BatchTwinError(
                     f"KV block {block} is in {held[block]} tables, counted {counted} times, and free {free[block]} times."
                 )
-        named = {block: name for name, block in self._block_of.items()}
-        named |= {block: name for name, blocks in self._others_of.items() for block in blocks}
-        agree = named == {block: name for block, name in enumerate(self._name_of) if name}
-        if not agree or any(block not in named for block in self._idle) or held[0] + free[0]:
-            raise BatchTwinError("The prefix cache's two maps disagree, or the null block is in use.")
+        cached = {
+            block: (run, place)
+            for run in self._runs.values()
+            for place, first in enumerate(run.blocks)
+            for block in (first, *run.others.get(place, ()))
+            if block
+        }
+        known = {block: (run, self._place_of[block]) for block, run in enumerate(self._run_of) if run}
+        if cached != known or any(block not in known for block in self._idle) or held[0] + free[0]:
+            raise BatchTwinError("The prefix cache's runs and blocks disagree, or the null block is in use.")
+
+    def register_next(self, base: int, place: int, block: int) -> None:
+        """``register`` one block: what a decode does."""
+        run = self._runs.get(base)
+        if run is None or place != len(run.blocks) or self._run_of[block] is not None:
+            self.register(base, place, (block,))
+            return
+        self._run_of[block] = run
+        self._place_of[block] = place
+        run.blocks.append(block)
+        run.num_cached += 1
+
+    def _register_one_by_one(self, run: CachedRun, place: int, blocks: Sequence[int]) -> None:
+        run.blocks += [0] * (place + len(blocks) - len(run.blocks))
+        for block in blocks:
+            if self._run_of[block] is None:
+                self._run_of[block], self._place_of[block] = run, place
+                if run.blocks[place]:
+                    run.others.setdefault(place, []).append(block)
+                else:
+                    run.blocks[place] = block
+                    run.num_cached += 1
+            place += 1
+        if not run.num_cached:
+            del self._runs[run.base]
 
     def _take_idle(self, num_blocks: int) -> list[int]:
-        """The longest idle blocks, without their names."""
-        idle, is_idle, stale = self._idle, self._is_idle, self._stale
-        name_of, block_of, others_of = self._name_of, self._block_of, self._others_of
+        """The longest idle blocks; what they hold is forgotten."""
+        is_idle, run_of, stale, oldest = self._is_idle, self._run_of, self._stale, self._idle.popleft
         taken: list[int] = []
         while len(taken) < num_blocks:
-            block = idle.popleft()
+            block = oldest()
             if stale and block in stale:
                 _count_down(stale, block)
-                continue
-            name = name_of[block]
-            if others_of and name in others_of:
-                self._forget_one_of(name, block)
             else:
-                del block_of[name]
-            name_of[block] = 0
-            is_idle[block] = False
-            taken.append(block)
+                taken.append(block)
+        for run, group in groupby(taken, key=run_of.__getitem__):  # what was freed together mostly is of one run
+            assert run is not None
+            blocks = list(group)
+            self._forget(run, blocks)
+            for block in blocks:
+                run_of[block] = None
+                is_idle[block] = False
         return taken
 
-    def _forget_one_of(self, name: int, block: int) -> None:
-        others = self._others_of[name]
-        if self._block_of[name] == block:
-            self._block_of[name] = others.pop(0)
+    def _forget(self, run: CachedRun, blocks: Sequence[int]) -> None:
+        place_of, cached = self._place_of, run.blocks
+        if run.others:
+            for block in blocks:
+                _forget_one_of(run, place_of[block], block)
         else:
-            others.remove(block)
-        if not others:
-            del self._others_of[name]
+            run.num_cached -= len(blocks)
+            for block in blocks if run.num_cached else ():
+                cached[place_of[block]] = 0
+        if not run.num_cached:
+            del self._runs[run.base]
 
     def _drop_holder(self, block: int) -> bool:
         """Whether somebody else still holds ``block``, which has one holder less."""
@@ -228,6 +266,19 @@ class PrefixCachingPool(BlockPool):
                 _count_down(self._stale, block)
             else:
                 self._idle.append(block)
+
+
+def _forget_one_of(run: CachedRun, place: int, block: int) -> None:
+    others = run.others.get(place)
+    if others is None:
+        run.blocks[place] = 0
+        run.num_cached -= 1
+    elif run.blocks[place] == block:
+        run.blocks[place] = others.pop(0)
+    else:
+        others.remove(block)
+    if others == []:
+        del run.others[place]
 
 
 def _count_down(counts: dict[int, int], block: int) -> None:

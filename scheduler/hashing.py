@@ -14,9 +14,8 @@ _MAX_RUN_BITS = 24
 
 
 class Run(NamedTuple):
-    """A request's tokens from ``start`` to ``stop − 1``, which follow each other in one stream. A block that ends within
-    it is named ``base`` plus the tokens up to its end: two blocks have one name only if the runs before are the same
-    (their digest is in ``base``) and they end at the same place of the same run.
+    """A request's tokens from ``start`` to ``stop − 1``, which follow each other in one stream. ``base`` names the run
+    and all before it (it holds their digest); a block that ends within the run is named by it and the place of its end.
     """
 
     start: int
@@ -24,33 +23,32 @@ class Run(NamedTuple):
     base: int
 
 
-def extend_names(request: Request, block_size: int, num_blocks: int) -> list[int]:
-    """The names of the request's first ``num_blocks`` full blocks, and maybe more; kept with the request and only ever
-    extended, since a token's identity never changes.
+def runs_of(request: Request) -> tuple[Run, ...]:
+    """The prompt's segments, then the request's own outputs, as maximal runs; kept with the request, since a token's
+    identity never changes.
     """
-    names = request.block_names
-    known = len(names)
-    if known >= num_blocks:
-        return names
-    runs = request.runs
-    if not runs:
-        runs = request.runs = _runs(request)
-    for start, stop, base in runs:
-        first, last = max(known, start // block_size) + 1, min(num_blocks, stop // block_size)
+    if not request.runs:
+        request.runs = _runs(request)
+    return request.runs
+
+
+def block_names(request: Request, block_size: int, num_blocks: int) -> list[int]:
+    """A name for each of the request's first ``num_blocks`` full blocks."""
+    names: list[int] = []
+    for start, stop, base in runs_of(request):
+        first, last = start // block_size + 1, min(num_blocks, stop // block_size)
         if first <= last:
             names.extend(range(base + first * block_size, base + last * block_size + 1, block_size))
     return names
 
 
 def _runs(request: Request) -> tuple[Run, ...]:
-    """The prompt's segments, then the request's own outputs, as maximal runs."""
     own = (f"out:{request.request_id}", 0, (1 << _MAX_RUN_BITS) - 1)
-    runs, start, before = [], 0, b"batchtwin"
+    runs, start, before = [], 0, ""
     for stream, first, length in _merged((*request.prompt, own)):
-        key = before + f"{stream}\0{first}".encode()
-        base = int.from_bytes(blake2b(key, digest_size=_DIGEST_BYTES).digest()) << _MAX_RUN_BITS
-        runs.append(Run(start, start + length, base - start))
-        before = blake2b(key + f"\0{length}".encode(), digest_size=_DIGEST_BYTES).digest()
+        digest = blake2b(f"{before}\0{stream}\0{first}".encode(), digest_size=_DIGEST_BYTES)
+        runs.append(Run(start, start + length, (int.from_bytes(digest.digest()) << _MAX_RUN_BITS) - start))
+        before = f"{digest.hexdigest()}\0{length}"
         start += length
     return tuple(runs)
 

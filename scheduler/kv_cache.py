@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .blocks import BlockPool, CountedPool, PrefixCachingPool
 from .errors import BatchTwinError
-from .hashing import extend_names
+from .hashing import runs_of
 
 if TYPE_CHECKING:
     from .cohort import Cohort, Seat
@@ -50,8 +50,16 @@ class KVCache:
         """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""
         if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
             return []
-        num_blocks = (request.num_tokens - 1) // self._block_size
-        return self.pool.find(extend_names(request, self._block_size, num_blocks), num_blocks)
+        size, most = self._block_size, (request.num_tokens - 1) // self._block_size
+        found: list[int] = []
+        for start, stop, base in runs_of(request):
+            num_blocks = min(stop // size, most) - start // size
+            if num_blocks > 0:
+                hits = self.pool.find(base, num_blocks)
+                found += hits
+                if len(hits) < num_blocks:
+                    break
+        return found
 
     def has_room(self, num_tokens: int, hits: Sequence[int], is_running: bool) -> bool:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted; ``is_running``
@@ -162,8 +170,11 @@ class KVCache:
         full = num_tokens // self._block_size
         known = request.num_registered_blocks
         if full > known and isinstance(self.pool, PrefixCachingPool):
-            names = extend_names(request, self._block_size, full)
-            self.pool.register_all(request.block_table[known:full], names[known:full])
+            size = self._block_size
+            for start, stop, base in runs_of(request):
+                first, last = max(known, start // size), min(full, stop // size)
+                if first < last:
+                    self.pool.register(base, first - start // size, request.block_table[first:last])
             request.num_registered_blocks = full
 
     def register_fillers(self, fillers: dict[int, Seat]) -> None:
@@ -178,7 +189,8 @@ class KVCache:
             stop = seat.offset + shift
             known, runs = request.num_registered_blocks, request.runs
             if runs and runs[-1].start < stop and (known + 1) * self._block_size == stop:  # one block of own outputs
-                pool.register(seat.block_table[known], runs[-1].base + stop)
+                start, _, base = runs[-1]
+                pool.register_next(base, known - start // self._block_size, seat.block_table[known])
                 request.num_registered_blocks = known + 1
             else:
                 self.register(request, stop)

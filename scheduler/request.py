@@ -40,7 +40,6 @@ class Request:
         "_prompt",
         "_tokens_to_recompute",
         "arrival_s",
-        "block_names",
         "block_table",
         "client_id",
         "cohort",
@@ -87,7 +86,6 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.block_table: list[int] = []
-        self.block_names: list[int] = []  # of its full blocks, as far as they were needed
         self.runs: tuple[Run, ...] = ()  # its tokens as runs of one stream, if they were needed
         self.num_registered_blocks = 0  # leading blocks of its table that the prefix cache knows
         self.num_preemptions = 0

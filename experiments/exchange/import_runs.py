@@ -167,7 +167,7 @@ def _scenario(
         "threads": device.threads if device.type == "cpu" else None,
         "block_size": profile.block_size,
         "max_model_len": model.max_model_len,
-        "num_clients": row.workload.max_concurrency,
+        "max_concurrency": row.workload.max_concurrency,
         **server_fields(row),
         **fields,
     }

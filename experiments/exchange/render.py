@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..calibrate_from import CalibratedFrom
-from ..render import _table, number, print_profile
+from ..render import make_table, number, print_profile
 from .import_runs import Checked, Imported
 from .measured_row import Flag
 
@@ -27,7 +27,7 @@ NAN = float("nan")
 def print_imported(done: Imported, output: Path | None) -> None:
     """The runs, what is wrong with them, what was assumed, and where to go on."""
     console = Console()
-    table = _table("#", "seqs", "tokens", "clients", "rate", *(head for head, _, _ in COLUMNS), "")
+    table = make_table("#", "seqs", "tokens", "clients", "rate", *(head for head, _, _ in COLUMNS), "")
     for index, item in enumerate(done.rows, 1):
         table.add_row(f"{index}", *_cells(item))
     console.print(table)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ...scheduler.errors import BatchTwinError
 from ..wording import first_problem
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
+from .spread import Factors, KindSpread, Scaled, bounds
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -70,6 +71,14 @@ class ErrorFacts(_Part):
     bias_percent: float
 
 
+class SpreadFacts(_Part):
+    """What the intervals of predictions rest on (``sim.cost.spread``), as logarithms of measured over predicted."""
+
+    kinds: dict[str, KindSpread] = Field(min_length=1)
+    """By kind of step: ``decode``, ``prefill``."""
+    drift: NonNegative
+
+
 class FitFacts(_Part):
     """How the fit was obtained and how wrong it is."""
 
@@ -80,6 +89,8 @@ class FitFacts(_Part):
     nulls: dict[str, ErrorFacts]
     repeat_noise_percent: MaybeUnknown
     """Median over the batches of (p75 − p25) / median of their repeats; NaN (null in the file) where nothing tells."""
+    spread: SpreadFacts | None = None
+    """None in profiles of before it was kept, and of logs and tables, which do not repeat a batch."""
 
 
 class Law(_Part):
@@ -130,6 +141,20 @@ class Profile(_Part):
     def host(self) -> HostTerm:
         """The host's part."""
         return HostTerm(self.host_fixed_s, self.host_per_seq_s)
+
+    @property
+    def fast_and_slow(self) -> tuple[Scaled, Scaled]:
+        """The law at both ends of the interval in which the device is believed to be. A profile that keeps no spread
+        has the P90 of its held-out error instead, for every step alike.
+        """
+        spread = self.fit.spread
+        if spread is None:
+            half = self.fit.held_out.p90_percent / 100.0
+            ends = (Factors(1.0 / (1.0 + half), 1.0 / (1.0 + half)), Factors(1.0 + half, 1.0 + half))
+        else:
+            ends = bounds(spread.kinds, spread.drift)
+        fast, slow = (Scaled(self.cost_model, factors) for factors in ends)
+        return fast, slow
 
     @property
     def roofline(self) -> Roofline:

@@ -11,6 +11,7 @@ import checks_arithmetic
 import checks_budget
 import checks_exchange
 import checks_latency
+import checks_load
 import checks_pressure
 from field_replays import Outcome
 
@@ -20,6 +21,7 @@ CHECKS = {
     **checks_budget.CHECKS,
     **checks_exchange.CHECKS,
     **checks_latency.CHECKS,
+    **checks_load.CHECKS,
     **checks_pressure.CHECKS,
 }
 CHECKED = ("pass", "fail")

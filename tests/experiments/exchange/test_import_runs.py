@@ -89,7 +89,7 @@ def test_several_workloads_go_to_a_folder_each(tmp_path: Path) -> None:
     done = import_runs([bench_sweep(tmp_path / "in", concurrencies=(2, 3))], tmp_path / "out", toy_profile())
     names = [made.folder.name for made in done.sweeps]
     assert names == ["max_concurrency=2", "max_concurrency=3"]
-    assert [made.spec.scenario.num_clients for made in done.sweeps] == [2, 3]
+    assert [made.spec.scenario.max_concurrency for made in done.sweeps] == [2, 3]
 
 
 def test_listed_requests_are_replayed_as_they_were_sent(tmp_path: Path) -> None:
