@@ -26,7 +26,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown field": ({"max_num_sequences": 8}, "no field max_num_sequences; close to it are max_num_seqs and"),
     "an unknown field of the trace": (
         {"trace": {"requests": 8}},
-        "no field trace.requests; close to it is num_requests",
+        "no field trace.requests; close to it are num_requests and request_rate",
     ),
     "a word for a number": ({"max_num_seqs": "many"}, 'max_num_seqs is "many", but it must be a whole number'),
     "no requests": ({"trace": {"num_requests": 0}}, "trace.num_requests is 0, but it must be at least 1"),
