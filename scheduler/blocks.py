@@ -181,7 +181,8 @@ class PrefixCachingPool(BlockPool):
             counted = 1 - free[block] + self._more_holders.get(block, 0)
             if held[block] != counted or free[block] != (held[block] == 0):
                 raise BatchTwinError(
-                    f"KV block {block} is in {held[block]} tables, counted {counted} times, and free {free[block]} times."
+                    f"KV block {block} is in {held[block]} tables, counted {counted} times, and free "
+                    f"{free[block]} times."
                 )
         cached = {
             block: (run, place)

@@ -19,8 +19,8 @@ Copies = list[tuple[int, int]]
 
 
 class KVCache:
-    """Gives requests blocks of the device's pool and takes them back; finds what is cached of a prompt, and swaps to the
-    host, where the configuration asks for it. Whoever calls has checked that there are enough free blocks.
+    """Gives requests blocks of the device's pool and takes them back; finds what is cached of a prompt, and swaps to
+    the host, where the configuration asks for it. Whoever calls has checked that there are enough free blocks.
     """
 
     names_blocks = True
@@ -234,7 +234,7 @@ class CountedKVCache(KVCache):
         has_next = self._handed_out_at == clock or (self._grown_at == clock and seat.rank in self._grown)
         return -(-(seat.offset + clock + has_next) // self._block_size)
 
-    def admit(self, request: Request, hits: list[int], num_tokens: int) -> Copies:  # noqa: ARG002  (there are none)
+    def admit(self, request: Request, hits: list[int], num_tokens: int) -> Copies:
         """Blocks for the first ``num_tokens`` tokens of ``request``."""
         request.block_table = UNNAMED
         request._num_blocks = num_blocks = -(-num_tokens // self._block_size)
@@ -273,7 +273,7 @@ class CountedKVCache(KVCache):
         self.pool.num_free += self.held(request)
         request._num_blocks = 0
 
-    def check_integrity(self, residents: Sequence[Request], waiting: Iterable[Request]) -> None:  # noqa: ARG002
+    def check_integrity(self, residents: Sequence[Request], waiting: Iterable[Request]) -> None:
         """Blocks are conserved. Raises ``BatchTwinError``."""
         held = sum(self.held(request) for request in residents)
         if held + self.pool.num_free != self.pool.num_blocks:
@@ -285,7 +285,7 @@ class _Unnamed(list[int]):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise BatchTwinError(
-            "This replay only counts KV blocks, but a block table was read: let the policy say so (reads_blocks = True), "
+            "This replay only counts KV blocks, but a block table was read: let the policy say reads_blocks = True, "
             "or make the Scheduler with names_blocks=True."
         )
 

@@ -153,8 +153,7 @@ class Step:
             return False
         if self.holds_prefills and known - start > 1:
             return False
-        if want > budget:
-            want = budget
+        want = min(want, budget)
         room_tokens = start + want
         if config.scheduler_reserve_full_isl and known > room_tokens:
             room_tokens = max(room_tokens, min(known, config.max_model_len))

@@ -18,7 +18,6 @@ from .cost_backend import CostModelBackend
 from .leap import Leaper
 from .records import Recorder
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
