@@ -47,10 +47,10 @@ def _cells(item: Checked) -> Iterator[str]:
     row = item.row
     for knob in (row.max_num_seqs, row.max_num_batched_tokens, row.workload.max_concurrency):
         yield "–" if knob is None else f"{knob:,}"
-    yield f"{row.workload.request_rate:g}"
+    yield f"{row.workload.request_rate:.4g}"
     for _, name, digits in COLUMNS:
         yield number(row.metrics.get(name, NAN), digits)
-    yield "" if not item.flags else "see below" if item.is_possible else "impossible"
+    yield "" if not item.flags else "noted" if item.is_possible else "impossible"
 
 
 def _flags(done: Imported) -> Iterator[str]:
