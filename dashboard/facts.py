@@ -8,6 +8,7 @@ from ..experiments.grid import default_cell, policy_label
 from ..experiments.provenance import provenance
 from ..experiments.scenario import Scenario, TraceSpec
 from ..sim.cost.profile import Profile
+from ..traces.errors import TraceError
 from .labels import number, percent
 from .results import Results
 
@@ -91,8 +92,15 @@ def _sending(trace: TraceSpec) -> str:
     if trace.ramp_up_strategy is not None:
         return f"{trace.ramp_up_strategy} ramp, {trace.ramp_up_start_rps:g} to {trace.ramp_up_end_rps:g} requests/s"
     if trace.request_rate is not None:
-        return f"{trace.request_rate * trace.rate_scale:g} requests/s, burstiness {trace.burstiness:g}"
-    return "as in the trace" if trace.rate_scale == 1 else f"rate of the trace × {trace.rate_scale:g}"
+        return f"{number(trace.request_rate * trace.rate_scale)} requests/s, burstiness {trace.burstiness:g}"
+    changed = "as in the trace" if trace.rate_scale == 1 else f"{number(trace.rate_scale)} times the trace's rate"
+    try:
+        requests = trace.load()
+    except TraceError:  # its file may be elsewhere now
+        return changed
+    if not requests.span_s:
+        return "all at once"
+    return f"{number((len(requests) - 1) / requests.span_s)} requests/s on average, {changed}"
 
 
 def _load(results: Results) -> str:

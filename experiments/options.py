@@ -87,7 +87,7 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
         if options["threads"] is None and profile.device.type == "cpu":
             fields["threads"] = profile.device.threads
     fields = {name: value for name, value in fields.items() if value is not None}
-    return make_scenario(**_merge(fields, _parse_sets(options["fields"] or ())))
+    return make_scenario(**_merge(fields, parse_sets(options["fields"] or ())))
 
 
 def _device_of_gpu(model: str | None) -> dict[str, str]:
@@ -179,7 +179,7 @@ def parse_measure(text: str | None) -> int | Literal["all"] | None:
         raise ExperimentError(f"--measure {text}: give a number of cells, or all.") from error
 
 
-def _parse_sets(words: Sequence[str]) -> dict[str, Any]:
+def parse_sets(words: Sequence[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -126,8 +126,9 @@ def print_profile(profile: Profile, path: Path) -> None:
     console = Console()
     console.print(
         f"[bold]{profile.model.name}[/] ({profile.model.dtype}) on {profile.device.name}, {profile.device.type}, "
-        f"{profile.device.threads} threads: {fit.num_batches} batches, {fit.num_rounds} rounds, "
-        f"{fit.seconds_measured:.0f} s; repeat noise {fit.repeat_noise_percent:.1f} %"
+        f"{profile.device.threads} thread{'s' if profile.device.threads > 1 else ''}: {fit.num_batches:,} batches, "
+        f"{fit.num_rounds} round{'s' if fit.num_rounds > 1 else ''}, {fit.seconds_measured:.0f} s; repeat noise "
+        f"{number(fit.repeat_noise_percent, 1)} %"
     )
     _print_table(console, table)
     console.print(
@@ -216,7 +217,8 @@ def print_sweep(sweep: Sweep) -> None:
     if len(without) > 3:
         console.print(f"[dim](and {len(without) - 3} more cells without a prediction)[/]")
     console.print(recommend(sweep).sentence)
-    console.print(f"[dim]{LABELS.get(objective, objective)}, predicted (measured). Results in {sweep.folder}[/]")
+    caption = "predicted (measured)" if measured else "predicted"
+    console.print(f"[dim]{LABELS.get(objective, objective)}, {caption}. Results in {sweep.folder}[/]")
 
 
 def print_comparison(comparison: object) -> None:
@@ -242,17 +244,20 @@ def print_recommendation(recommendation: object) -> None:
             ends = (of.get(name, math.nan) for of in (recommendation.low, recommendation.high))
             values = (recommendation.means[name], *ends)
             table.add_row(label, *(number(value, digits) for value in values), unit)
-    Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
+    prompt = "" if recommendation.serve_command.startswith("#") else "[dim]$[/] "
+    Console().print(Group(recommendation.sentence, table, prompt + recommendation.serve_command))
 
 
 def print_policies() -> None:
     """The registered policies: the first paragraph of their docstrings, and their options."""
-    table = make_table("Policy", "What it does", "Options")
+    table = make_table("Policy", "What it does")
+    table.columns[0].no_wrap = True
     for name, policy in POLICIES.items():
         about = " ".join((policy.__doc__ or "").split("\n\n")[0].replace("``", "").split())
         oracle = " [bold](oracle: sees true output lengths)[/]" if policy().is_oracle else ""
         options = policy_options(policy).items()
-        table.add_row(name, about + oracle, "\n".join(f"{o}: {kind} = {default}" for o, (kind, default) in options))
+        given = "".join(f"\n[dim]{name}:{option}=… ({kind}, {value})[/]" for option, (kind, value) in options)
+        table.add_row(name, about + oracle + given)
     Console().print(table)
 
 
@@ -310,8 +315,8 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
                 continue
             text = number(result.metrics[objective], 1)
             if runs := measured.get(cell):
-                values = sorted(run[objective] for run in runs)
-                text += f" ({number(values[len(values) // 2], 1)})"
+                values = sorted(run[objective] for run in runs if objective in run)
+                text += f" ({number(values[len(values) // 2], 1)})" if values else ""
             row.append(text)
         table.add_row(f"{seqs:,}", *row)
     return table

@@ -12,6 +12,7 @@ from ..sim.spill import Sink
 from .errors import ExperimentError
 from .grid import policy_label
 from .kv_pool import ask_of, num_gpu_blocks
+from .preflight import check_ready
 from .provenance import provenance
 from .run import Run
 from .scenario import Scenario, make_scenario
@@ -46,6 +47,7 @@ def replay(
         if stream_to is not None:
             raise ExperimentError("Only a prediction is written while it goes: measure without --stream.")
         check_measurable(chosen)
+        check_ready(chosen.model, chosen.device)
         from .measure import Device
 
         return Device.of(chosen).measure(chosen, wall_clock=wall_clock)

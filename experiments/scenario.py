@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..scheduler.config import SchedulerConfig
 from ..sim.metrics import SLO_NAMES
+from ..sim.wording import first_problem
 from ..traces import GENERATORS, Ramp, Trace, bench_arrivals_s, load_trace
 from .errors import ExperimentError
 
@@ -219,9 +220,7 @@ def make_scenario(**fields: Any) -> Scenario:
     try:
         return Scenario.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "scenario"
-        raise ExperimentError(f"{where}: {first['msg'].removeprefix('Value error, ')}.") from error
+        raise ExperimentError(f"{first_problem(error, Scenario)}.") from error
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -231,6 +230,4 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise ExperimentError(f"The scenario {path} cannot be read ({error.strerror}).") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ExperimentError(f"{path} is not a scenario: {where}: {first['msg'].lower()}.") from error
+        raise ExperimentError(f"{path} is not a scenario: {first_problem(error, Scenario)}.") from error

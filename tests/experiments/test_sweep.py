@@ -278,7 +278,7 @@ def test_with_slos_goodput_is_the_objective(tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     "no sweep": ("sweep.json", None, "holds no sweep.json: it is not a folder of results"),
     "a sweep cut short": ("sweep.json", b'{"format": 1, "scen', "cannot be read"),
-    "a sweep that lacks a field": ("sweep.json", b'{"format": 1}', "is broken: field required"),
+    "a sweep that lacks a field": ("sweep.json", b'{"format": 1}', "is broken: scenario is missing"),
     "an older version": ("sweep.json", b'{"format": 0}', "results format 0, this version reads format 1"),
     "a newer version": ("sweep.json", b'{"format": 2}', "results format 2, this version reads format 1"),
     "no profile": ("profile.json", None, "profile.json cannot be read"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import checks_arithmetic
 import checks_budget
+import checks_exchange
 import checks_latency
 import checks_load
 import checks_memory
@@ -19,6 +20,7 @@ PATH = Path(__file__).resolve().parents[1] / "data" / "field_rows.json"
 CHECKS = {
     **checks_arithmetic.CHECKS,
     **checks_budget.CHECKS,
+    **checks_exchange.CHECKS,
     **checks_latency.CHECKS,
     **checks_load.CHECKS,
     **checks_memory.CHECKS,
