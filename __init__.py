@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .experiments.calibrate import calibrate
     from .experiments.compare import compare
+    from .experiments.plan import plan
     from .experiments.recommend import recommend
     from .experiments.replay import replay
     from .experiments.run import Run, load_run
@@ -36,6 +37,7 @@ _HOME = {
     "load_run": "experiments.run",
     "load_trace": "traces",
     "open_sweep": "experiments.sweep",
+    "plan": "experiments.plan",
     "recommend": "experiments.recommend",
     "replay": "experiments.replay",
     "sweep": "experiments.sweep",
@@ -55,6 +57,7 @@ __all__ = [
     "load_run",
     "load_trace",
     "open_sweep",
+    "plan",
     "recommend",
     "replay",
     "sweep",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .scheduler.errors import BatchTwinError
 from .traces.errors import TraceError
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for words that it cannot read; it exports only this subclass of it."""
+
+_NO_NUMBER = re.compile(r"Input should be a valid integer, unable to parse string as an integer")
 
 app = typer.Typer(
     name="batchtwin",
@@ -94,6 +100,14 @@ KvBytesOption = Annotated[
         "--kv-memory-bytes", help="Instead: a budget from which each cell derives its blocks.", rich_help_panel=KNOBS
     ),
 ]
+GpuOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        help="A GPU by name: KV blocks from its memory, and without a profile a first answer from its data sheet.",
+        rich_help_panel=SERVER,
+    ),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Any other scenario field, as field=value.", rich_help_panel=KNOBS)
 ]
@@ -130,11 +144,14 @@ def calibrate(
     seed: SeedOption = 0,
 ) -> None:
     """Measure iterations on this device and write a profile: the law, its held-out error, the device's noise."""
-    from .experiments.calibrate import calibrate as run
+    from .experiments.preflight import check_ready
     from .experiments.render import calibration_progress, print_profile
     from .experiments.run import check_writable
 
     check_writable(output)
+    check_ready(model, device or "cpu")
+    from .experiments.calibrate import calibrate as run
+
     with calibration_progress() as progress:
         profile = run(
             model,
@@ -152,6 +169,41 @@ def calibrate(
         )
     profile.save(output)
     print_profile(profile, output)
+
+
+@app.command("calibrate-from", rich_help_panel=MEASURE)
+def calibrate_from(
+    source: Annotated[
+        Path, typer.Argument(help="A vLLM log with iteration details, vllm bench forward JSON, or an FPM table.")
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", help="The server's model: name, config.json or folder.")],
+    gpu: Annotated[str, typer.Option("--gpu", help="Its device, such as H100.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    trace: Annotated[
+        str | None,
+        typer.Option("--trace", "-t", help="A log's requests: trace file, or detailed vllm bench serve JSON."),
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="log, forward or fpm, if the content should not say.")] = None,
+    cell: Annotated[str | None, typer.Option(help="cell_id of an FPM table that holds several.")] = None,
+    dtype: DtypeOption = None,
+    max_num_seqs: SeqsOption = 128,
+    max_num_batched_tokens: TokensOption = 2048,
+    max_model_len: Annotated[int | None, typer.Option("--max-model-len", rich_help_panel=KNOBS)] = None,
+    block_size: Annotated[int, typer.Option("--block-size", rich_help_panel=KNOBS)] = 16,
+    num_gpu_blocks: BlocksOption = None,
+    fields: SetOption = None,
+) -> None:
+    """Fit a profile to what a server of yours logged; a log's context lengths are recovered by replaying it."""
+    from .experiments.calibrate_from import calibrate_from as run
+    from .experiments.exchange.log_options import log_fields, measured_on
+    from .experiments.exchange.render import print_calibrated_from
+    from .experiments.run import check_writable
+
+    check_writable(output)
+    about = measured_on(model, gpu, dtype, block_size)
+    done = run(source, about, kind=kind, trace=trace, fields=log_fields(locals()), cell=cell)
+    done.profile.save(output)
+    print_calibrated_from(done, output)
 
 
 @app.command(rich_help_panel=PREDICT)
@@ -189,6 +241,7 @@ def replay(
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
     kv_memory_bytes: KvBytesOption = None,
+    gpu: GpuOption = None,
     slo: SloOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
@@ -244,6 +297,7 @@ def sweep(
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
     kv_memory_bytes: KvBytesOption = None,
+    gpu: GpuOption = None,
     slo: SloOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
@@ -290,6 +344,7 @@ def capacity(
     max_model_len: ModelLenOption = 4096,
     num_gpu_blocks: BlocksOption = None,
     kv_memory_bytes: KvBytesOption = None,
+    gpu: GpuOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
 ) -> None:
@@ -318,6 +373,38 @@ def capacity(
     print_frontier(points)
 
 
+@app.command(rich_help_panel=PREDICT)
+def plan(
+    model: Annotated[str, typer.Option("--model", "-m", help="config.json, its folder, or a model's name.")],
+    gpu: Annotated[str, typer.Option("--gpu", help="A GPU by name: H100, A100-40GB, RTX-4090, …")],
+    max_num_seqs: Annotated[int | None, typer.Option(help="vLLM's default for the GPU if not given.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="vLLM's default for the GPU too.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="The model's if not given.")] = None,
+    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "--tp")] = 1,
+    gpu_memory_utilization: Annotated[float, typer.Option()] = 0.92,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto (the model's), fp8, bfloat16, …")] = "auto",
+    quantization: Annotated[str | None, typer.Option(help="awq, gptq, fp8, …; the config's if not given.")] = None,
+    block_size: Annotated[int, typer.Option()] = 16,
+    num_gpu_blocks: Annotated[int | None, typer.Option(help="KV blocks, instead of deriving them.")] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="How long a prompt is, for a practical concurrency.")
+    ] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="How long an output is.")] = None,
+    chunked_prefill: Annotated[bool, typer.Option(help="Prompts may be served in chunks.")] = True,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    vllm_version: Annotated[str, typer.Option(help="Whose account of memory: 0.33, 0.19, 0.6, …")] = "0.33",
+    entry: Annotated[str, typer.Option(help="Whose defaults: server or llm_class.")] = "server",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Capacity before time: does a cell fit its GPU, how much does it hold, what to change. Exits 1 if not."""
+    from .experiments.options import plan_from_options
+    from .experiments.render_plan import print_plan, print_plan_json
+
+    found = plan_from_options(locals())
+    (print_plan_json if as_json else print_plan)(found)
+    raise typer.Exit(0 if found.feasible else 1)
+
+
 @app.command(rich_help_panel=LOOK)
 def compare(folder: Annotated[Path, typer.Argument(help="A sweep's folder.")]) -> None:
     """Predicted beside measured: errors, repeat noise, regret, and where the error comes from."""
@@ -333,13 +420,76 @@ def recommend(
     slo: SloOption = None,
     policy: Annotated[str | None, typer.Option(help="Among this policy's cells only.")] = None,
 ) -> None:
-    """The smallest knobs within 2 % of the best that meet the SLOs, and what holds the rest back."""
+    """The smallest knobs within 2 % of the best that meet the SLOs, and what holds the rest back (exit code 1 if no
+    cell meets them).
+    """
     from .experiments.options import parse_slo
     from .experiments.recommend import recommend as run
     from .experiments.render import print_recommendation
     from .experiments.sweep import open_sweep
 
-    print_recommendation(run(open_sweep(folder), slo=parse_slo(slo) if slo else None, policy=policy))
+    found = run(open_sweep(folder), slo=parse_slo(slo) if slo else None, policy=policy)
+    print_recommendation(found)
+    raise typer.Exit(int(not found.meets_slo))
+
+
+@app.command("import", rich_help_panel=MEASURE)
+def import_(
+    sources: Annotated[
+        list[Path], typer.Argument(help="vllm bench serve JSON, vllm bench sweep folders, auto_tune's result.txt.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Results folder; without one the runs are only checked.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", "-p", help="Profile from which the same cells are predicted.")
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option("--max-num-seqs", help="Where a file does not say.", rich_help_panel=KNOBS)
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option("--max-num-batched-tokens", help="Where a file does not say.", rich_help_panel=KNOBS)
+    ] = None,
+    input_len: Annotated[
+        int | None, typer.Option("--input-len", help="Prompt tokens, where a file does not say.", rich_help_panel=TRACE)
+    ] = None,
+    output_len: Annotated[
+        int | None, typer.Option("--output-len", help="Output tokens, likewise.", rich_help_panel=TRACE)
+    ] = None,
+    num_prompts: Annotated[
+        int | None, typer.Option("--num-prompts", help="Requests, likewise.", rich_help_panel=TRACE)
+    ] = None,
+    num_gpu_blocks: BlocksOption = None,
+    slo: SloOption = None,
+    fields: SetOption = None,
+    workers: WorkersOption = 2,
+) -> None:
+    """Check runs of a server of yours, and lay them beside predictions of the same cells (compare, report, …)."""
+    from .experiments.exchange.options import import_options
+    from .experiments.exchange.render import print_imported
+    from .experiments.render import sweep_progress
+
+    with sweep_progress(output or Path()) as progress:
+        done = import_options(locals(), progress)
+    print_imported(done, output)
+
+
+@app.command(rich_help_panel=LOOK)
+def export(
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder, or a run's (batchtwin replay -o).")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where it goes (a folder for bench, else a file).")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--format", "-f", help="bench (vllm bench serve/sweep), vidur (trace), fpm (a run), serve."),
+    ] = "bench",
+) -> None:
+    """Write predictions as vLLM's benchmarks write results, the trace for Vidur, or a vllm serve command a cell."""
+    from .experiments.exchange.export_runs import export as run
+
+    for line in run(folder, output, form):
+        typer.echo(line)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -428,9 +578,15 @@ def trace_describe(
 
 
 def main() -> None:
-    """Run the command line. Whatever is wrong with the input is one sentence and exit code 1."""
+    """Run the command line. Whatever is wrong with the input is one sentence and exit code 1 (2 if it is the words)."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except (BatchTwinError, TraceError) as error:
         typer.echo(f"batchtwin: {error}", err=True)
         sys.exit(1)
+    except typer.Abort:
+        sys.exit(130)
+    except UsageError as error:
+        if said := _NO_NUMBER.sub("it must be a whole number", " ".join(error.format_message().split())):
+            typer.echo(f"batchtwin: {said.rstrip('.')} (see --help).", err=True)
+        sys.exit(2)

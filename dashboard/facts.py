@@ -8,6 +8,7 @@ from ..experiments.grid import default_cell, policy_label
 from ..experiments.provenance import provenance
 from ..experiments.scenario import Scenario, TraceSpec
 from ..sim.cost.profile import Profile
+from ..traces.errors import TraceError
 from .labels import number, percent
 from .results import Results
 
@@ -91,8 +92,15 @@ def _sending(trace: TraceSpec) -> str:
     if trace.ramp_up_strategy is not None:
         return f"{trace.ramp_up_strategy} ramp, {trace.ramp_up_start_rps:g} to {trace.ramp_up_end_rps:g} requests/s"
     if trace.request_rate is not None:
-        return f"{trace.request_rate * trace.rate_scale:g} requests/s, burstiness {trace.burstiness:g}"
-    return "as in the trace" if trace.rate_scale == 1 else f"rate of the trace × {trace.rate_scale:g}"
+        return f"{number(trace.request_rate * trace.rate_scale)} requests/s, burstiness {trace.burstiness:g}"
+    changed = "as in the trace" if trace.rate_scale == 1 else f"{number(trace.rate_scale)} times the trace's rate"
+    try:
+        requests = trace.load()
+    except TraceError:  # its file may be elsewhere now
+        return changed
+    if not requests.span_s:
+        return "all at once"
+    return f"{number((len(requests) - 1) / requests.span_s)} requests/s on average, {changed}"
 
 
 def _load(results: Results) -> str:
@@ -107,11 +115,14 @@ def _load(results: Results) -> str:
 def _pool(results: Results) -> str:
     scenario = results.sweep.spec.scenario
     of = f"blocks of {scenario.block_size} tokens"
-    if scenario.kv_memory_bytes is None:
+    if scenario.num_gpu_blocks is not None:
         return f"{scenario.num_gpu_blocks:,} {of}, the same for every cell"
     blocks = [result.num_gpu_blocks for result in results.cells if result.status == "ok"]
     span = f"{min(blocks):,} to {max(blocks):,} {of}" if blocks else of
-    return f"{scenario.kv_memory_bytes / 2**30:.2f} GiB: {span}, by cell"
+    if scenario.kv_memory_bytes is not None:
+        return f"{scenario.kv_memory_bytes / 2**30:.2f} GiB: {span}, by cell"
+    gpus = f"{scenario.tensor_parallel_size} × {scenario.gpu}" if scenario.tensor_parallel_size > 1 else scenario.gpu
+    return f"{gpus} at {scenario.gpu_memory_utilization:.0%} of its memory: {span}, by cell"
 
 
 def _scheduling(results: Results) -> str:

@@ -23,8 +23,10 @@ APP = Path(__file__).parent / "script" / "app.py"
 
 def launch(results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True) -> int:
     """Serve the page until it is interrupted (or ends by itself) and return the server's exit status. Raises
-    ``DashboardError`` if it cannot start.
+    ``DashboardError`` if it cannot start, or there is nothing to show.
     """
+    if not results.exists():
+        raise DashboardError(f"There is no folder {results}: give one that holds sweeps (batchtwin sweep writes them).")
     chosen = free_port(address) if port is None else port
     server = start(results, chosen, address=address, open_browser=open_browser)
     _let_termination_unwind()

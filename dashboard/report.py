@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -16,7 +17,7 @@ from ..experiments.recommend import Recommendation
 from ..experiments.run import write_whole
 from ..experiments.sweep import Sweep
 from . import frames, report_style
-from .data import first_policy, heatmap_data, parity_data, policies
+from .data import compared, first_policy, heatmap_data, parity_data, policies
 from .facts import Fact, facts, versions
 from .figures import parity
 from .heatmaps import MARKS, What, heatmap
@@ -94,6 +95,9 @@ def _cards(results: Results, chosen: Recommendation) -> str:
         scale = label(name).scale
         value = number(chosen.metrics.get(name, float("nan")) * scale)
         other = f"default {number(beside[name] * scale)}" if name in beside else ""
+        measured = compared(results, name).get(chosen.cell, {}).get("measured", float("nan"))
+        if not math.isnan(measured):
+            other = " · ".join(part for part in (f"measured {number(measured * scale)}", other) if part)
         if name in chosen.low:
             ends = (number(end[name] * scale) for end in (chosen.low, chosen.high))
             other = " · ".join(part for part in (" to ".join(ends), other) if part)

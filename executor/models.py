@@ -63,6 +63,9 @@ class ModelShape:
     vocab_size: int
     num_parameters: int
     max_model_len: int
+    intermediate_size: int | None = None
+    """Width of the MLP, where the configuration says it."""
+    gated_mlp: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,8 @@ def _probed_shape(name: str, model: PreTrainedModel) -> ModelShape:
         vocab_size=int(config.vocab_size),
         num_parameters=int(model.num_parameters()),
         max_model_len=int(max_model_len),
+        intermediate_size=getattr(config, "intermediate_size", None),
+        gated_mlp=any(name.endswith(("gate_proj", "gate_up_proj")) for name, _ in model.named_modules()),
     )
 
 

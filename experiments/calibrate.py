@@ -26,6 +26,9 @@ from .world import run_scenario
 HOST_SHARE = 0.1
 """Share of the time given to a short real replay, which measures what scheduling takes."""
 HOST_REQUESTS = 48
+LEAST_MINUTES = 0.5
+BATCHES_A_KIND, FEWEST_A_KIND = 24, 12
+"""Designed batches of each kind from a minute on; in less time fewer, so that three rounds of them fit."""
 SWAP_BLOCKS, SWAP_REPEATS = 32, 9
 
 
@@ -47,8 +50,11 @@ def calibrate(
     """Measure this device for about ``minutes`` and fit an iteration's time. The limits are those of the batches that
     will be predicted: a law is only as good as the region it was measured in.
     """
-    if not (0 < minutes < float("inf")):
-        raise ExperimentError(f"minutes is {minutes:g}, but measuring takes some: give a number above 0.")
+    if not (LEAST_MINUTES <= minutes < float("inf")):
+        raise ExperimentError(
+            f"minutes is {minutes:g}, but measuring takes some: give at least {LEAST_MINUTES:g} (a warm-up and three "
+            f"rounds of the fewest batches that a fit can rest on)."
+        )
     opened = Device(model, dtype=dtype, device=device, threads=threads, seed=seed)
     began = time.perf_counter()
     engine = opened.engine(num_gpu_blocks, block_size, seed)
@@ -59,6 +65,7 @@ def calibrate(
         block_size=block_size,
         num_gpu_blocks=num_gpu_blocks,
         seed=seed,
+        num_each=min(BATCHES_A_KIND, max(FEWEST_A_KIND, int(BATCHES_A_KIND * minutes))),
     )
     measured = measure_batches(engine, batches, minutes=minutes * (1 - HOST_SHARE), seed=seed, progress=progress)
     features = stack([features_of(row.batch) for row in measured])

@@ -23,6 +23,7 @@ from .sweep import Sweep, open_sweep
 COUNTS = ("mean_kv_usage", "peak_kv_usage", "peak_waiting", "num_preemptions")
 """Metrics that may be 0, so that their error is told as a difference."""
 PERCENT_METRICS = tuple(name for name in METRICS if name not in COUNTS)
+SPLIT_COLUMNS = (*Cell._fields, "metric", "measured", "predicted", "rest", "cost", "schedule", "hidden")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Comparison:
     interval (median, in per cent of the prediction) and its coverage, the share of the measured cells inside."""
     split: pd.DataFrame
     """One row a cell and metric: measured − predicted of its median run, its parts rest, cost and schedule, and how
-    much of them cancels (``hidden``)."""
+    much of them cancels (``hidden``). A cell of imported runs, which have no records, has none."""
     rank_correlation: float
     """Spearman's, between predicted and measured objective over the measured cells."""
     regret_percent: dict[str, float]
@@ -68,12 +69,16 @@ def compare(sweep: Sweep | str | Path, *, with_split: bool = True) -> Comparison
         [row for cell, repeats in measured.items() for row in _rows(results[cell], repeats, _metrics(opened))]
     )
     objective = opened.spec.objective
-    runs = {cell: _median_run(opened, cell) for cell in measured if with_split}
+    read = measured if with_split else ()
+    runs = {cell: run for cell in read if (run := _median_run(opened, cell)) is not None}
     return Comparison(
         objective=objective,
         cells=table,
         summary=_summary(table),
-        split=pd.DataFrame([row for cell, run in runs.items() for row in _split_rows(opened, results[cell], run)]),
+        split=pd.DataFrame(
+            [row for cell, run in runs.items() for row in _split_rows(opened, results[cell], run)],
+            columns=SPLIT_COLUMNS,
+        ),
         latency=pd.DataFrame(
             [{**cell._asdict(), **latency_parts(results[cell].metrics, run.metrics)} for cell, run in runs.items()]
         ),
@@ -118,8 +123,8 @@ def _metrics(sweep: Sweep) -> tuple[str, ...]:
 def _rows(result: CellResult, repeats: Sequence[dict[str, float]], names: Sequence[str]) -> list[dict[str, object]]:
     rows = []
     for name in names:
-        values = np.array([repeat[name] for repeat in repeats])
-        median = float(np.median(values))
+        values = np.array([repeat[name] for repeat in repeats if name in repeat])  # an imported run may lack it
+        median = float(np.median(values)) if len(values) else np.nan
         low, high = result.low.get(name, np.nan), result.high.get(name, np.nan)
         row: dict[str, object] = {
             **result.cell._asdict(),
@@ -145,7 +150,7 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
         error, predicted = group["error_percent"], group["predicted"].replace(0.0, np.nan)
         row = {
             "metric": name,
-            "num_cells": len(group),
+            "num_cells": int(group["measured"].notna().sum()),
             "median_error_percent": error.abs().median(),
             "worst_error_percent": error.abs().max(),
             "bias_percent": error.mean(),
@@ -164,8 +169,11 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _median_run(sweep: Sweep, cell: Cell) -> Run:
+def _median_run(sweep: Sweep, cell: Cell) -> Run | None:
+    """The cell's median run by the objective; None if all were imported, without records."""
     runs = sweep.measured(cell)
+    if not runs:
+        return None
     return sorted(runs, key=lambda run: run.metrics[sweep.spec.objective])[(len(runs) - 1) // 2]
 
 
@@ -180,7 +188,7 @@ def _split_rows(sweep: Sweep, result: CellResult, run: Run) -> list[dict[str, ob
 
 
 def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
-    rows = table[table["metric"] == objective]
+    rows = table[table["metric"] == objective].dropna(subset=["measured"])
     if len(rows) < 3:
         return float("nan")
     return float(rows["predicted"].rank().corr(rows["measured"].rank()))
@@ -188,7 +196,9 @@ def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
 
 def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFrame) -> dict[str, float]:
     objective = sweep.spec.objective
-    rows = table[table["metric"] == objective]
+    rows = table[table["metric"] == objective].dropna(subset=["measured"])
+    if rows.empty:
+        return {}
     keys = zip(rows["policy"], rows["max_num_seqs"], rows["max_num_batched_tokens"], strict=True)
     value = {Cell(*key): float(v) for key, v in zip(keys, rows["measured"], strict=True)}
     best = max(value.values())
@@ -196,9 +206,9 @@ def _regret(sweep: Sweep, measured: Mapping[Cell, CellResult], table: pd.DataFra
     def lost(cell: Cell) -> float:
         return 100.0 * (1.0 - value[cell] / best) if best else 0.0
 
-    regret = {"predicted": lost(max(measured, key=lambda cell: measured[cell].metrics[objective]))}
+    regret = {"predicted": lost(max(value, key=lambda cell: measured[cell].metrics[objective]))}
     for null in next(iter(measured.values())).nulls:
-        regret[null] = lost(max(measured, key=lambda cell: measured[cell].nulls[null][objective]))
+        regret[null] = lost(max(value, key=lambda cell: measured[cell].nulls[null][objective]))
     regret["random"] = float(np.mean([lost(cell) for cell in value]))
     default = default_cell(sweep.spec.scenario)
     if default in value:

@@ -14,9 +14,10 @@ DEFAULTS = {
     "cpu": {"llm_class": (256, 4096), "server": (128, 2048)},
     "gpu": {"llm_class": (256, 8192), "server": (256, 2048)},
     "large_gpu": {"llm_class": (1024, 16384), "server": (1024, 8192)},
+    "huge_gpu": {"llm_class": (1024, 16384), "server": (1024, 16384)},
 }
 """vLLM 0.33's (max_num_seqs, max_num_batched_tokens) by device class: a CPU at world size 1; GPUs; GPUs with at least
-70 GiB (H100, H200; not the A100)."""
+70 GiB (H100, H200; not the A100 and not the GB10); GPUs with at least 160 GiB (B200, MI300X)."""
 Status = Literal["ok", "infeasible", "failed", "skipped"]
 
 
@@ -76,9 +77,18 @@ def nearly_best(results: Sequence[CellResult], objective: str, tolerance: float 
 
 def default_cell(scenario: Scenario) -> Cell:
     """What vLLM would choose on this device class (scenario field ``default_cell`` says for which entry point)."""
-    device_class = scenario.device_class or ("cpu" if scenario.device == "cpu" else "gpu")
-    seqs, tokens = DEFAULTS[device_class][scenario.default_cell]
+    seqs, tokens = DEFAULTS[_device_class(scenario)][scenario.default_cell]
     return Cell(scenario.policy, seqs, tokens)
+
+
+def _device_class(scenario: Scenario) -> str:
+    if scenario.device_class is not None:
+        return scenario.device_class
+    if scenario.gpu is not None:
+        from ..sim.facts.device import find_device  # here, since most scenarios name none: imports cost a replay time
+
+        return find_device(scenario.gpu).device_class
+    return "cpu" if scenario.device == "cpu" else "gpu"
 
 
 def cells(policies: Sequence[str], max_num_seqs: Sequence[int], max_num_batched_tokens: Sequence[int]) -> list[Cell]:

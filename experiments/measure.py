@@ -75,4 +75,6 @@ def model_facts(loaded: LoadedModel) -> ModelFacts:
         num_parameters=shape.num_parameters,
         max_model_len=shape.max_model_len,
         dtype_bytes=loaded.model.dtype.itemsize,
+        intermediate_size=shape.intermediate_size,
+        gated_mlp=shape.gated_mlp,
     )

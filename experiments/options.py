@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..sim.cost.profile import load_profile
 from .errors import ExperimentError
 from .scenario import Scenario, make_scenario
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 _TRACE_FIELDS = {
     "trace": "source",
@@ -35,8 +38,28 @@ _SAME_NAME = (
     "max_model_len",
     "num_gpu_blocks",
     "kv_memory_bytes",
+    "gpu",
     "max_concurrency",
     "seed",
+)
+
+_PLAN_NAMES = (
+    "model",
+    "gpu",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "tensor_parallel_size",
+    "gpu_memory_utilization",
+    "kv_cache_dtype",
+    "quantization",
+    "block_size",
+    "num_gpu_blocks",
+    "prompt_tokens",
+    "output_tokens",
+    "enforce_eager",
+    "vllm_version",
+    "entry",
 )
 
 
@@ -55,6 +78,8 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
         fields["model"] = options["model"]
     elif profile is not None:
         fields["model"] = profile.model.name
+    if profile is None and options.get("gpu") is not None:
+        fields |= _device_of_gpu(options["model"])
     if profile is not None:
         own = {"dtype": profile.model.dtype, "device": profile.device.type}
         fields |= {name: value for name, value in own.items() if fields[name] is None}
@@ -62,7 +87,25 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
         if options["threads"] is None and profile.device.type == "cpu":
             fields["threads"] = profile.device.threads
     fields = {name: value for name, value in fields.items() if value is not None}
-    return make_scenario(**_merge(fields, _parse_sets(options["fields"] or ())))
+    return make_scenario(**_merge(fields, parse_sets(options["fields"] or ())))
+
+
+def _device_of_gpu(model: str | None) -> dict[str, str]:
+    """What a prediction from a data sheet computes in. Raises ``ExperimentError`` if there is no model."""
+    from .ask import configured
+
+    if model is None:
+        raise ExperimentError("--gpu without a profile needs a model: give --model, such as meta-llama/Llama-3.1-8B.")
+    return {"device": "cuda", "dtype": configured(model).dtype}
+
+
+def plan_from_options(options: Mapping[str, Any]) -> Plan:
+    """A plan from the options of ``batchtwin plan``. Raises ``BatchTwinError``."""
+    from .plan import ENTRIES, plan
+
+    if options["entry"] not in ENTRIES:
+        raise ExperimentError(f"--entry {options['entry']}: give {' or '.join(ENTRIES)}.")
+    return plan(**{name: options[name] for name in _PLAN_NAMES}, enable_chunked_prefill=options["chunked_prefill"])
 
 
 def sweep_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +179,7 @@ def parse_measure(text: str | None) -> int | Literal["all"] | None:
         raise ExperimentError(f"--measure {text}: give a number of cells, or all.") from error
 
 
-def _parse_sets(words: Sequence[str]) -> dict[str, Any]:
+def parse_sets(words: Sequence[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..scheduler.batch import Bound
 from .errors import ExperimentError
+from .exchange.serve_command import serve_command
 from .grid import TOLERANCE, Cell, CellResult, best_of, default_cell, nearly_best, policy_label
 from .intervals import MIN_SEEDS, interval, lead_half, over_seeds
 from .sweep import Sweep
@@ -38,6 +39,7 @@ class Recommendation:
     meets_slo: bool
     sentence: str
     serve_command: str
+    """A line for a shell: the command, or a comment that says why vLLM cannot serve this."""
     means: Mapping[str, float] = field(default_factory=dict)
     """Over the seeds; ``low`` and ``high`` are the ends of their intervals."""
     low: Mapping[str, float] = field(default_factory=dict)
@@ -85,7 +87,7 @@ def recommend(
         best=best.cell,
         meets_slo=bool(meeting),
         sentence=" ".join(sentence for sentence in sentences if sentence),
-        serve_command=serve_command(scenario.model, chosen),
+        serve_command=serve_command(scenario, chosen),
         means=chosen.metrics,
         low={name: low for name, (low, _) in ends.items()},
         high={name: high for name, (_, high) in ends.items()},
@@ -152,15 +154,6 @@ def _ground(sweep: Sweep) -> str:
     return f"It rests on {seeds} of drawn requests: sweep with {MIN_SEEDS} seeds or more before relying on it."
 
 
-def serve_command(model: str, result: CellResult) -> str:
-    """The ``vllm serve`` command with this cell's knobs."""
-    cell = result.cell
-    return (
-        f"vllm serve {model} --max-num-seqs {cell.max_num_seqs} "
-        f"--max-num-batched-tokens {cell.max_num_batched_tokens} --num-gpu-blocks-override {result.num_gpu_blocks}"
-    )
-
-
 def dominant_bound(metrics: Mapping[str, float]) -> Bound:
     """The bound that was active for most of the busy time."""
     return max(Bound, key=lambda bound: metrics[f"bound_{bound.name.lower()}_share"])
@@ -190,7 +183,9 @@ def _choice(chosen: CellResult, objective: str, limits: Mapping[str, float], mee
     if not limits:
         return text + "."
     named = ", ".join(f"P99 {SLO_WORD[name]} ≤ {limit:g} ms" for name, limit in limits.items())
-    return text + (f", meeting {named}." if meets else f"; no cell meets {named}, so the load is too high for any.")
+    if not meets:
+        return f"No cell meets {named}: the load is too high for any. Without the SLOs: {text[0].lower()}{text[1:]}."
+    return f"{text}, meeting {named}."
 
 
 def _rest(chosen: CellResult, feasible: list[CellResult], objective: str, tolerance: float) -> str:

@@ -23,6 +23,7 @@ from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import Profile
 from ..sim.cost.spread import LEVEL
+from ..sim.facts import ROOFLINE
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
@@ -125,8 +126,9 @@ def print_profile(profile: Profile, path: Path) -> None:
     console = Console()
     console.print(
         f"[bold]{profile.model.name}[/] ({profile.model.dtype}) on {profile.device.name}, {profile.device.type}, "
-        f"{profile.device.threads} threads: {fit.num_batches} batches, {fit.num_rounds} rounds, "
-        f"{fit.seconds_measured:.0f} s; repeat noise {fit.repeat_noise_percent:.1f} %"
+        f"{profile.device.threads} thread{'s' if profile.device.threads > 1 else ''}: {fit.num_batches:,} batches, "
+        f"{fit.num_rounds} round{'s' if fit.num_rounds > 1 else ''}, {fit.seconds_measured:.0f} s; repeat noise "
+        f"{number(fit.repeat_noise_percent, 1)} %"
     )
     _print_table(console, table)
     console.print(
@@ -169,7 +171,7 @@ def print_run(run: Run, path: Path | None) -> None:
 
 
 def _remarks(run: Run) -> Iterator[str]:
-    """What must be known to read a run's figures: the window, the client's gate, clients beyond the slots."""
+    """What must be known to read a run's figures: the window, the client's gate, too many clients, a roofline."""
     metrics, scenario = run.metrics, run.scenario
     if metrics["steady_requests"]:
         growth = metrics["steady_growth"]
@@ -192,6 +194,11 @@ def _remarks(run: Run) -> Iterator[str]:
             f"[yellow]{scenario.concurrency} clients share {slots} slots (max_num_seqs): TTFT and E2E here measure "
             f"queueing.[/]"
         )
+    if run.provenance.get("cost_model") == ROOFLINE:
+        yield (
+            f"[yellow]{ROOFLINE.capitalize()}: the data sheet's bandwidth and arithmetic at their peaks, no launch, no "
+            f"link, no host. Real servers are slower; only a calibrated profile says by how much.[/]"
+        )
 
 
 def print_sweep(sweep: Sweep) -> None:
@@ -210,7 +217,8 @@ def print_sweep(sweep: Sweep) -> None:
     if len(without) > 3:
         console.print(f"[dim](and {len(without) - 3} more cells without a prediction)[/]")
     console.print(recommend(sweep).sentence)
-    console.print(f"[dim]{LABELS.get(objective, objective)}, predicted (measured). Results in {sweep.folder}[/]")
+    caption = "predicted (measured)" if measured else "predicted"
+    console.print(f"[dim]{LABELS.get(objective, objective)}, {caption}. Results in {sweep.folder}[/]")
 
 
 def print_comparison(comparison: object) -> None:
@@ -236,17 +244,20 @@ def print_recommendation(recommendation: object) -> None:
             ends = (of.get(name, math.nan) for of in (recommendation.low, recommendation.high))
             values = (recommendation.means[name], *ends)
             table.add_row(label, *(number(value, digits) for value in values), unit)
-    Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
+    prompt = "" if recommendation.serve_command.startswith("#") else "[dim]$[/] "
+    Console().print(Group(recommendation.sentence, table, prompt + recommendation.serve_command))
 
 
 def print_policies() -> None:
     """The registered policies: the first paragraph of their docstrings, and their options."""
-    table = make_table("Policy", "What it does", "Options")
+    table = make_table("Policy", "What it does")
+    table.columns[0].no_wrap = True
     for name, policy in POLICIES.items():
         about = " ".join((policy.__doc__ or "").split("\n\n")[0].replace("``", "").split())
         oracle = " [bold](oracle: sees true output lengths)[/]" if policy().is_oracle else ""
         options = policy_options(policy).items()
-        table.add_row(name, about + oracle, "\n".join(f"{o}: {kind} = {default}" for o, (kind, default) in options))
+        given = "".join(f"\n[dim]{name}:{option}=… ({kind}, {value})[/]" for option, (kind, value) in options)
+        table.add_row(name, about + oracle + given)
     Console().print(table)
 
 
@@ -266,8 +277,9 @@ def number(value: float, digits: int) -> str:
 
 def _title(run: Run) -> str:
     scenario = run.scenario
+    source = f" ({ROOFLINE})" if run.provenance.get("cost_model") == ROOFLINE else ""
     return (
-        f"{run.kind.capitalize()}: {scenario.model}, {policy_label(scenario.policy)}, "
+        f"{run.kind.capitalize()}{source}: {scenario.model}, {policy_label(scenario.policy)}, "
         f"max_num_seqs {scenario.max_num_seqs}, max_num_batched_tokens {scenario.max_num_batched_tokens}, "
         f"{run.metrics['completed']:,} requests"
     )
@@ -303,8 +315,8 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
                 continue
             text = number(result.metrics[objective], 1)
             if runs := measured.get(cell):
-                values = sorted(run[objective] for run in runs)
-                text += f" ({number(values[len(values) // 2], 1)})"
+                values = sorted(run[objective] for run in runs if objective in run)
+                text += f" ({number(values[len(values) // 2], 1)})" if values else ""
             row.append(text)
         table.add_row(f"{seqs:,}", *row)
     return table

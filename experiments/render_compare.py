@@ -28,8 +28,12 @@ def comparison_parts(comparison: object) -> Iterator[Table | str]:
     yield _counts(comparison.summary)
     if "running_distance" in comparison.over_time:
         yield _over_time(comparison.over_time)
-    yield _split(comparison)
-    yield from _cancelling(comparison)
+    if len(comparison.split):
+        yield _split(comparison)
+        yield from _cancelling(comparison)
+    else:
+        yield "[dim]Imported runs have no records, so where the error comes from cannot be told.[/]"
+    yield from _best(comparison)
     regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
     objective = LABELS.get(comparison.objective, comparison.objective)
     yield f"Regret in {objective}, by who chooses: {regret}."
@@ -98,6 +102,18 @@ def _cancelling(comparison: Comparison) -> Iterator[str]:
         )
     if not len(found):
         yield "In no cell do errors of TTFT and TPOT cancel in E2E."
+
+
+def _best(comparison: Comparison) -> Iterator[str]:
+    """The cell with the best prediction among the measured, with both figures."""
+    rows = comparison.cells[comparison.cells["metric"] == comparison.objective].dropna(subset=["measured"])
+    if rows.empty:
+        return
+    best = max(rows.to_dict("records"), key=lambda row: row["predicted"])
+    yield (
+        f"Best prediction among them, {best['max_num_seqs']} × {best['max_num_batched_tokens']}: predicted "
+        f"{number(best['predicted'], 1)}, measured {number(best['measured'], 1)} ({best['error_percent']:+.1f} %)."
+    )
 
 
 def _coverage(comparison: Comparison) -> Iterator[str]:

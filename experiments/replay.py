@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..sim.cost.models import CostModel, HostTerm
 from ..sim.cost.profile import ModelFacts, Profile, load_profile
@@ -11,11 +11,15 @@ from ..sim.cost_backend import CostModelBackend
 from ..sim.spill import Sink
 from .errors import ExperimentError
 from .grid import policy_label
-from .kv_pool import num_gpu_blocks
+from .kv_pool import ask_of, num_gpu_blocks
+from .preflight import check_ready
 from .provenance import provenance
 from .run import Run
 from .scenario import Scenario, make_scenario
 from .world import run_scenario
+
+if TYPE_CHECKING:
+    from ..sim.facts.roofline import RooflineProfile
 
 
 def replay(
@@ -27,26 +31,31 @@ def replay(
     stream_to: str | Path | None = None,
     **fields: Any,
 ) -> Run:
-    """Replay a scenario: predicted from ``profile``, or measured on the executor (``wall_clock``: with arrivals in
-    real time, instead of skipping idle time). ``stream_to`` is a folder into which a prediction is written while it
+    """Replay a scenario: predicted from ``profile`` (without one, of a scenario that names a ``gpu``, from the roofline
+    of public figures, which nobody validated), or measured on the executor (``wall_clock``: with arrivals in real
+    time, instead of skipping idle time). ``stream_to`` is a folder into which a prediction is written while it
     goes (``spill.predict_to``).
 
     ``fields`` are those of ``Scenario`` (or changes to ``scenario``). Raises ``BatchTwinError`` or ``TraceError``
     with one sentence for whatever is wrong with the input.
     """
     chosen = make_scenario(**fields) if scenario is None else scenario.with_(**fields)
-    loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
+    loaded = _loaded(profile, chosen)
     if wall_clock and not measured:
         raise ExperimentError("Only a measured run can be paced by the wall clock: measure, or use the clock sim.")
     if measured:
         if stream_to is not None:
             raise ExperimentError("Only a prediction is written while it goes: measure without --stream.")
         check_measurable(chosen)
+        check_ready(chosen.model, chosen.device)
         from .measure import Device
 
         return Device.of(chosen).measure(chosen, wall_clock=wall_clock)
     if loaded is None:
-        raise ExperimentError("A prediction needs a profile: write one with batchtwin calibrate and give it.")
+        raise ExperimentError(
+            "A prediction needs a profile: write one with batchtwin calibrate and give it, or name a gpu for a first "
+            "answer from its data sheet."
+        )
     if stream_to is not None:
         from .spill import predict_to
 
@@ -54,9 +63,23 @@ def replay(
     return predict(chosen, loaded)
 
 
+def _loaded(profile: Profile | str | Path | None, scenario: Scenario) -> Profile | RooflineProfile | None:
+    if isinstance(profile, str | Path):
+        return load_profile(profile)
+    return roofline_profile(scenario) if profile is None and scenario.gpu is not None else profile
+
+
+def roofline_profile(scenario: Scenario) -> RooflineProfile:
+    """The roofline of the scenario's model on its GPU. Raises ``FactsError`` if either is unknown."""
+    from ..sim.facts.roofline import RooflineProfile
+
+    ask = ask_of(scenario)
+    return RooflineProfile(ask.model, ask.device, ask.knobs.tensor_parallel_size, ask.knobs.kv_cache_dtype)
+
+
 def predict(
     scenario: Scenario,
-    profile: Profile,
+    profile: Profile | RooflineProfile,
     cost_model: CostModel | None = None,
     *,
     host: HostTerm | None = None,
@@ -87,9 +110,13 @@ def check_measurable(scenario: Scenario) -> None:
         )
 
 
-def check_profile(profile: Profile, scenario: Scenario) -> None:
-    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for."""
+def check_profile(profile: Profile | RooflineProfile, scenario: Scenario) -> None:
+    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for, and
+    ``FactsError`` if its pool is a GPU's and that or the model is unknown.
+    """
     s = scenario
+    if s.gpu is not None:
+        ask_of(s)
     profile.check(model=s.model, dtype=s.dtype, device=s.device, threads=s.threads, block_size=s.block_size)
     check_context(s, profile.model)
 

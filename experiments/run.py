@@ -22,6 +22,8 @@ from .scenario import Scenario, load_scenario
 
 FORMAT = 1
 GAP_COLUMNS = ("from_iteration", "to_iteration")
+SUMMARY_ONLY = "summary_only"
+"""Set in the head of a run that has metrics and no records: one that was imported (``experiments.exchange``)."""
 Kind = Literal["predicted", "measured"]
 _FILES = frozenset(("run.json", "scenario.json", "requests.parquet", "iterations.parquet", "gaps.parquet"))
 
@@ -95,6 +97,8 @@ def load_run(folder: str | Path) -> Run:
 
     folder = Path(folder)
     head = read_head(folder / "run.json", FORMAT)
+    if head.get(SUMMARY_ONLY):
+        raise ExperimentError(f"The run in {folder} was imported: it has metrics, but no records of its requests.")
     try:
         tables = {name: parquet.read_table(folder / f"{name}.parquet") for name in ("requests", "iterations", "gaps")}
         columns = {

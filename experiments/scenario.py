@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..scheduler.config import SchedulerConfig
 from ..sim.metrics import SLO_NAMES
+from ..sim.wording import first_problem
 from ..traces import GENERATORS, Ramp, Trace, bench_arrivals_s, load_trace
 from .errors import ExperimentError
 
@@ -127,7 +128,16 @@ class Scenario(_Part):
     block_size: int = 16
     num_gpu_blocks: int | None = None
     kv_memory_bytes: int | None = Field(None, ge=1)
-    """A budget from which the cell derives its blocks; one of this and ``num_gpu_blocks`` is set."""
+    """A budget from which the cell derives its blocks; this or ``num_gpu_blocks``, not both."""
+    gpu: str | None = None
+    """A device of ``sim.facts``, from whose memory the cell derives its blocks where neither of the two is set."""
+    gpu_memory_utilization: float = Field(0.92, gt=0, le=1)
+    tensor_parallel_size: int = Field(1, ge=1)
+    kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    """Of the weights, where the model's config does not say it (awq, fp8, …)."""
+    enforce_eager: bool = False
+    """No memory for CUDA graphs."""
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = False
     async_scheduling: bool = False
@@ -152,9 +162,9 @@ class Scenario(_Part):
     """Share of a prompt's KV blocks that a replica must have been sent before, for ``prefix_affinity`` to choose it."""
     slo: dict[str, float] = {}
     """Limits in ms: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
-    device_class: Literal["cpu", "gpu", "large_gpu"] | None = None
-    """Whose defaults vLLM would take: a CPU, a GPU, or one with at least 70 GiB (not the A100); by ``device`` if not
-    set."""
+    device_class: Literal["cpu", "gpu", "large_gpu", "huge_gpu"] | None = None
+    """Whose defaults vLLM would take: a CPU, a GPU, one with at least 70 GiB (not the A100), or with at least 160; by
+    ``gpu``, else by ``device``, if not set."""
     default_cell: Literal["llm_class", "server"] = "server"
     """Which of vLLM's two defaults for the device class counts as "the default"."""
     seed: int = 0
@@ -173,7 +183,7 @@ class Scenario(_Part):
             raise ValueError("think_s is that of num_clients: a gate of max_concurrency lets the next one go at once")
         if self.num_gpu_blocks is not None and self.kv_memory_bytes is not None:
             raise ValueError("give num_gpu_blocks or kv_memory_bytes, not both")
-        if self.num_gpu_blocks is None and self.kv_memory_bytes is None:
+        if self.num_gpu_blocks is None and self.kv_memory_bytes is None and self.gpu is None:
             object.__setattr__(self, "num_gpu_blocks", 4096)
         return self
 
@@ -196,7 +206,7 @@ class Scenario(_Part):
         Raises ``ExperimentError``.
         """
         fields = self.model_dump()
-        if any(changes.get(name) is not None for name in _POOL_FIELDS):
+        if any(changes.get(name) is not None for name in (*_POOL_FIELDS, "gpu")):
             fields |= dict.fromkeys(_POOL_FIELDS)
         return make_scenario(**{**fields, **changes})
 
@@ -210,9 +220,7 @@ def make_scenario(**fields: Any) -> Scenario:
     try:
         return Scenario.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "scenario"
-        raise ExperimentError(f"{where}: {first['msg'].removeprefix('Value error, ')}.") from error
+        raise ExperimentError(f"{first_problem(error, Scenario)}.") from error
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -222,6 +230,4 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise ExperimentError(f"The scenario {path} cannot be read ({error.strerror}).") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ExperimentError(f"{path} is not a scenario: {where}: {first['msg'].lower()}.") from error
+        raise ExperimentError(f"{path} is not a scenario: {first_problem(error, Scenario)}.") from error

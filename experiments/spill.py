@@ -20,6 +20,8 @@ from .scenario import Scenario
 if TYPE_CHECKING:
     from pyarrow import parquet
 
+    from ..sim.facts.roofline import RooflineProfile
+
 _TABLES = {"requests": REQUEST_COLUMNS, "iterations": ITERATION_COLUMNS, "gaps": GAP_COLUMNS}
 
 
@@ -87,7 +89,7 @@ def stored_records(folder: Path, num_replicas: int = 1) -> Records:
     return Records(requests, iterations, pairs, num_replicas)
 
 
-def predict_to(folder: str | Path, scenario: Scenario, profile: Profile) -> Run:
+def predict_to(folder: str | Path, scenario: Scenario, profile: Profile | RooflineProfile) -> Run:
     """Predict ``scenario`` and write the run to ``folder`` while it goes; the same files as ``predict(…).save(folder)``
     holds, in row groups. The run's records are read from there when they are used.
 

@@ -12,14 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
+from ..sim.wording import first_problem
 from .cells import predict_cells
 from .errors import ExperimentError
 from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
 from .halving import halve
 from .intervals import MIN_SEEDS, over_seeds
 from .pool import Backend, Pool, open_pool
+from .preflight import check_ready
 from .replay import check_measurable, check_profile
-from .run import Run, load_run, read_head, write_whole, writing
+from .run import SUMMARY_ONLY, Run, load_run, read_head, write_whole, writing
 from .scenario import Scenario
 
 FORMAT = 1
@@ -85,12 +87,21 @@ class Sweep:
         return best_of(mine, self.spec.objective) if mine else None
 
     def measured(self, cell: Cell) -> list[Run]:
-        """The cell's measured runs, in order of repeat."""
-        return [load_run(folder) for folder in self._measured_folders(cell)]
+        """The cell's measured runs, in order of repeat; an imported one has no records and is not among them."""
+        heads = {folder: read_head(folder / "run.json", FORMAT) for folder in self._measured_folders(cell)}
+        return [load_run(folder) for folder, head in heads.items() if not head.get(SUMMARY_ONLY)]
 
     def measured_metrics(self, cell: Cell) -> list[dict[str, float]]:
-        """The metrics of the cell's measured runs, without reading their records."""
-        return [read_head(folder / "run.json", FORMAT, "metrics")["metrics"] for folder in self._measured_folders(cell)]
+        """The metrics of the cell's measured runs, without reading their records. An imported run has only those that
+        its source printed; one of ours that lacks some is broken, which raises ``ExperimentError``.
+        """
+        heads = {folder: read_head(folder / "run.json", FORMAT, "metrics") for folder in self._measured_folders(cell)}
+        for folder, head in heads.items():
+            if not head.get(SUMMARY_ONLY) and self.spec.objective not in head["metrics"]:
+                raise ExperimentError(
+                    f"{folder / 'run.json'} lacks {self.spec.objective}: delete its folder and run again."
+                )
+        return [head["metrics"] for head in heads.values()]
 
     def measured_cells(self) -> list[Cell]:
         """Cells with at least one measured run."""
@@ -238,6 +249,7 @@ def sweep(
     check_profile(loaded, scenario)
     if measure is not None:
         check_measurable(scenario)
+        check_ready(scenario.model, scenario.device)
     spec = SweepSpec(
         scenario=scenario,
         policies=tuple(dict.fromkeys(policies or (scenario.policy,))),
@@ -266,7 +278,7 @@ def open_sweep(folder: str | Path) -> Sweep:
     try:
         spec = SweepSpec.model_validate(head)
     except ValidationError as error:
-        raise ExperimentError(f"{folder / 'sweep.json'} is broken: {error.errors()[0]['msg'].lower()}.") from error
+        raise ExperimentError(f"{folder / 'sweep.json'} is broken: {first_problem(error, SweepSpec)}.") from error
     return Sweep(folder, spec, load_profile(folder / "profile.json"))
 
 

@@ -344,6 +344,7 @@ class Scheduler:
         blocks = -(-tokens // config.block_size)
         if blocks > config.num_usable_blocks:
             raise RequestRefused(
-                f"Request {request.request_id!r} needs {blocks} KV blocks of {config.block_size} tokens, but only "
-                f"{config.num_usable_blocks} exist: raise num_gpu_blocks (or the KV memory) or shorten the request."
+                f"Request {request.request_id!r} needs {blocks} KV blocks of {config.block_size} tokens, but of "
+                f"num_gpu_blocks {config.num_gpu_blocks} only {config.num_usable_blocks} can be used (block 0 is never "
+                f"handed out, as in vLLM): raise num_gpu_blocks (or the KV memory) or shorten the request."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from bench_files import summary
 from profiles import toy_profile
+from server_logs import golden_server
 from sweeps import write_measured
 
 import batchtwin
 from batchtwin import cli
 from batchtwin.experiments.sweep import open_sweep
+from batchtwin.traces import write_vidur_csv
 
 VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -146,12 +150,15 @@ REPLAYS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "a request too big for the pool": (
         ("-p", "profile.json", "--num-gpu-blocks", "3"),
-        "Request '1' needs 3 KV blocks of 16 tokens, but only 2 exist: raise num_gpu_blocks",
+        "needs 3 KV blocks of 16 tokens, but of num_gpu_blocks 3 only 2 can be used (block 0 is never handed out",
     ),
     "an unknown policy": (("-p", "profile.json", "--policy", "fastest"), "no policy 'fastest'; known are "),
     "a policy that is no policy": (("-p", "profile.json", "--policy", "json:loads"), "is not a subclass"),
     "a word without a value": (("-p", "profile.json", "--set", "think_s"), "--set think_s: give field=value"),
-    "an unknown field": (("-p", "profile.json", "--set", "thinking=1"), "thinking: "),
+    "an unknown field": (
+        ("-p", "profile.json", "--set", "thinking=1"),
+        "there is no field thinking; close to it is think_s.",
+    ),
     "an unknown SLO": (
         ("-p", "profile.json", "--slo", "speed=1"),
         "no SLO 'speed'; known are ttft_ms, tpot_ms, e2el_ms",
@@ -160,7 +167,7 @@ REPLAYS: dict[str, tuple[tuple[str, ...], str]] = {
         ("-p", "profile.json", "--slo", "ttft_ms"),
         "--slo ttft_ms: give a name and a limit in ms",
     ),
-    "no clients": (("-p", "profile.json", "--clients", "0"), "num_clients: "),
+    "no clients": (("-p", "profile.json", "--clients", "0"), "num_clients is 0, but it must be at least 1"),
     "no trace": (("-p", "profile.json", "-t", "absent.csv"), "'absent.csv' is neither a file nor a generated trace"),
     "a slice that leaves nobody": (("-p", "profile.json", "--set", "trace.start=9"), "leaves no request"),
 }
@@ -357,9 +364,12 @@ def test_recommend_prints_the_sentence_and_a_command_to_copy(run: Run) -> None:
     done = run("recommend", "out")
     assert (done.code, done.err) == (0, "")
     assert "Choose max_num_seqs=" in done.words
-    assert "$ vllm serve tiny-llama --max-num-seqs" in done.words
+    assert "# vLLM cannot serve this: tiny-llama is a preset of random weights." in done.words
+    assert "--max-num-seqs 2 --max-num-batched-tokens 32" in done.words
+    assert "$" not in done.words, "nothing that could be taken for a command"
     strict = run("recommend", "out", "--slo", "ttft_ms=0.001")
-    assert "no cell meets P99 TTFT ≤ 0.001 ms" in strict.words
+    assert strict.code == 1
+    assert strict.words.startswith("No cell meets P99 TTFT ≤ 0.001 ms: the load is too high for any.")
     assert "no SLO 'x'" in one_sentence(run("recommend", "out", "--slo", "x=1"))
     assert "no predicted cell of policy orca" in one_sentence(run("recommend", "out", "--policy", "orca"))
 
@@ -375,6 +385,86 @@ def test_compare_prints_errors_regret_and_their_origin(run: Run, tmp_path: Path)
     assert (done.code, done.err) == (0, "")
     for part in ("over 5 measured cells", "Rest", "Cost", "Schedule", "Regret in", "Rank correlation"):
         assert part in done.words
+
+
+def test_runs_of_another_server_are_checked_and_laid_beside_predictions(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(json.dumps(summary()))
+    (tmp_path / "bad.json").write_text(json.dumps(summary(output_throughput=110.0)))
+    checked = run("import", "good.json", "bad.json")
+    assert (checked.code, checked.err) == (0, "")
+    assert "#2 (bad.json) cannot be true: output_throughput is 110.00" in checked.words
+    assert "1 of 2 runs can be true." in checked.words
+    assert "Checked only: give -o FOLDER -p PROFILE" in checked.words
+    done = run("import", "good.json", "-o", "out", "-p", "profile.json", "-j", "1")
+    assert done.code == 0
+    assert "Wrote out: see batchtwin compare out" in done.words
+    compared = run("compare", "out")
+    assert (compared.code, compared.err) == (0, "")
+    assert "over 1 measured cells" in compared.words
+    assert "Imported runs have no records" in compared.words
+    assert run("recommend", "out").code == 0
+    assert run("report", "out").code == 0
+    assert "give the profile with -p" in one_sentence(run("import", "good.json", "-o", "other"))
+    assert "--input-len is 0, but it must be at least 1" in one_sentence(run("import", "good.json", "--input-len", "0"))
+    assert "no result is in there" in one_sentence(run("import", "rows.csv"))
+
+
+def test_predictions_are_exported_and_checked_like_anybodys(run: Run, tmp_path: Path) -> None:
+    run("sweep", "out", *GRID)
+    done = run("export", "out", "-o", "ex")
+    assert (done.code, done.out) == (0, "Wrote 5 predicted cells to ex: vllm bench sweep plot ex opens them\n")
+    assert "5 of 5 runs can be true." in run("import", "ex").words
+    assert run("export", "out", "-f", "serve").out.count("# vLLM cannot serve this") == 5
+    assert "no format 'xml'" in one_sentence(run("export", "out", "-f", "xml"))
+
+
+def test_a_servers_log_becomes_a_profile(run: Run, tmp_path: Path) -> None:
+    server = golden_server("stream_plain")
+    (tmp_path / "server.log").write_text("\n".join(server.lines))
+    write_vidur_csv(server.trace, tmp_path / "requests.csv")
+    on = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+    seqs, tokens = str(server.config.max_num_seqs), str(server.config.max_num_batched_tokens)
+    knobs = ("--max-num-seqs", seqs, "--max-num-batched-tokens", tokens, "--max-model-len", "4096")
+    done = run("calibrate-from", "server.log", *on, "-t", "requests.csv", "-o", "p.json", *knobs)
+    assert (done.code, done.err) == (0, "")
+    assert "338 of 338 iterations replayed alike with 500 requests." in done.words
+    assert "fitted law" in done.words
+    assert run("replay", *SMALL, "-p", "p.json").code == 0
+    assert "holds no line of an iteration" in one_sentence(run("calibrate-from", "rows.csv", *on))
+    assert "no device 'H9000'" in one_sentence(run("calibrate-from", "server.log", *on[:2], "--gpu", "H9000"))
+
+
+def test_words_that_cannot_be_read_are_one_sentence(run: Run) -> None:
+    for words, sentence in (
+        (("replay", "--max-num-seqs", "1e3"), "Invalid value for '--max-num-seqs': it must be a whole number"),
+        (("replay", "--nope"), "No such option: --nope"),
+        (("sweep",), "Missing argument"),
+    ):
+        done = run(*words)
+        assert done.code == 2
+        assert sentence in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_what_cannot_be_measured_here_is_said_before_pytorch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    for words, sentence in (
+        (("calibrate", "--model", "./nowhere"), "There is no folder ./nowhere"),
+        (("replay", *SMALL, "--measured", "--model", "/nowhere"), "There is no folder /nowhere"),
+        (("dashboard", "nowhere"), "There is no folder nowhere: give one that holds sweeps"),
+    ):
+        done = _in_a_process(tmp_path, *words)
+        assert done.returncode == 1
+        first, loaded = done.stderr.splitlines()
+        assert sentence in first
+        assert "torch" not in loaded
+
+
+def test_a_model_that_nobody_has_is_refused_within_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("HF_HUB_CACHE", "empty")
+    message = one_sentence(run("replay", *SMALL, "--measured", "--model", "some/model"))
+    assert "'some/model' is not in the local cache, and the hub cannot be reached" in message
 
 
 def test_policies_lists_every_policy(run: Run) -> None:
@@ -400,6 +490,71 @@ def _verbs() -> list[tuple[str, ...]]:
     return [(), ("trace",), *((name,) for name in names), *(("trace", name) for name in inner)]
 
 
+LLAMA_ON_H100 = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+
+
+def test_a_plan_says_where_the_memory_goes_and_what_it_holds(run: Run) -> None:
+    done = run("plan", *LLAMA_ON_H100, "--max-model-len", "8192", "--prompt-tokens", "1000", "--output-tokens", "200")
+    assert done.code == 0
+    assert "Weights 14.99" in done.words
+    assert "1,024 sequences × 128,256 logits; counts" in done.words
+    assert "Maximum concurrency for 8,192 tokens per request: 55.00x" in done.words
+    assert "Requests of 1,000 + 200 tokens: 375 resident" in done.words
+    assert "vLLM's default here (API server): max_num_seqs 1,024, max_num_batched_tokens 8,192" in done.words
+    assert done.words.endswith("It fits.")
+
+
+def test_a_plan_that_does_not_fit_exits_1_and_says_what_to_change(run: Run) -> None:
+    done = run("plan", "--model", "meta-llama/Llama-3.1-70B", "--gpu", "H100", "--max-model-len", "8192")
+    assert done.code == 1
+    assert "It does not work. Nothing is left for KV blocks" in done.words
+    assert "raise tensor_parallel_size to 2" in done.words
+
+
+def test_a_plan_is_json_where_asked(run: Run) -> None:
+    done = run("plan", *LLAMA_ON_H100, "--max-num-seqs", "256", "--max-num-batched-tokens", "2048", "--json")
+    said = json.loads(done.out)
+    assert (said["weight_bytes"], said["kv_bytes_per_token"]) == (2 * (8_030_261_248 + 131_072 * 128), 131_072)
+    assert said["num_gpu_blocks"] == said["kv_bytes"] // (16 * 131_072)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--model", "foo", "--gpu", "H100"), "'foo' is no file, not in the built-in table"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H1000"), "did you mean"),
+        ((*LLAMA_ON_H100, "--tp", "7"), "32 attention heads, which 7 GPUs cannot share evenly"),
+        ((*LLAMA_ON_H100, "--entry", "door"), "--entry door: give server or llm_class"),
+        (("--model", "rows.csv", "--gpu", "H100"), "is not JSON"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_sentence(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in one_sentence(run("plan", *words))
+
+
+def test_a_replay_without_a_profile_is_a_roofline_and_says_so(run: Run, tmp_path: Path) -> None:
+    done = run("replay", "--trace", "rows.csv", *LLAMA_ON_H100, "-o", "run")
+    assert done.code == 0
+    assert done.words.startswith("Predicted (roofline, never validated): meta-llama/Llama-3.1-8B")
+    assert "Real servers are slower" in done.words
+    head = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert head["provenance"]["cost_model"] == "roofline, never validated"
+    assert head["num_gpu_blocks"] > 25_000
+    assert head["metrics"]["mean_tpot_ms"] == pytest.approx(16.1e9 / 3.35e12 * 1e3, rel=0.02)
+    scenario = json.loads((tmp_path / "run" / "scenario.json").read_text())
+    assert (scenario["device"], scenario["dtype"], scenario["gpu"]) == ("cuda", "bfloat16", "H100")
+
+
+def test_a_gpu_whose_model_is_not_known_is_one_sentence_before_any_cell(run: Run) -> None:
+    assert "'tiny-llama' is no file" in one_sentence(run("sweep", "s", *GRID, "--gpu", "H100"))
+
+
+def test_a_gpu_without_a_model_or_a_profile_is_one_sentence(run: Run) -> None:
+    assert "--gpu without a profile needs a model" in one_sentence(
+        run("replay", "--trace", "rows.csv", "--gpu", "H100")
+    )
+
+
 @pytest.mark.parametrize("words", _verbs(), ids=lambda words: " ".join(words) or "batchtwin")
 def test_every_verb_explains_itself(run: Run, words: tuple[str, ...]) -> None:
     done = run(*words, "--help")
@@ -416,12 +571,16 @@ def test_the_verbs_are_there() -> None:
         "replay",
         "sweep",
         "capacity",
+        "plan",
         "compare",
         "recommend",
         "policies",
         "report",
         "dashboard",
         "demo",
+        "calibrate-from",
+        "import",
+        "export",
     } <= names
     assert "trace describe" in names
 

@@ -74,6 +74,12 @@ def test_a_sweep_its_recommendation_and_its_way_back_from_disk_are_three(tmp_pat
     assert open_sweep(tmp_path / "s").predicted() == done.predicted()
 
 
+def test_a_plan_is_one_line() -> None:
+    from batchtwin import plan
+
+    assert plan("meta-llama/Llama-3.1-8B", "H100", max_num_seqs=64, max_model_len=8192).max_concurrency > 50
+
+
 def test_compare_says_what_is_missing_before_anything_is_measured(tmp_path: Path) -> None:
     from batchtwin import Scenario, TraceSpec, compare, sweep
     from batchtwin.scheduler import BatchTwinError

@@ -21,6 +21,8 @@ def read_head(path: Path) -> bytes:
     """The first ``HEAD_BYTES`` of a file, without a byte order mark."""
     if path.is_dir():
         raise TraceError(f"{path} is a folder; give the trace file in it")
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer, for ever
+        raise TraceError(f"{path} is no regular file; give the trace file itself")
     try:
         with path.open("rb") as file:
             return file.read(HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK)

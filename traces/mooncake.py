@@ -62,7 +62,10 @@ def _length(path: Path, line: int, record: dict[str, Any], key: str) -> int:
 
 
 def _shown(value: Any) -> str:
-    return f"a {type(value).__name__}" if isinstance(value, list | dict) else quoted(str(value))
+    """As the file writes it: null and true are no words of Python's."""
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__}"
+    return json.dumps(value) if value is None or isinstance(value, bool) else quoted(str(value))
 
 
 def _milliseconds(path: Path, line: int, record: dict[str, Any]) -> float:

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ...scheduler.errors import BatchTwinError
+from ..wording import first_problem
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
 from .spread import Factors, KindSpread, Scaled, bounds
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MaybeUnknown = Annotated[float, BeforeValidator(lambda value: float("nan") if value is None else value)]
 
 
 class ProfileError(BatchTwinError):
@@ -40,6 +42,9 @@ class ModelFacts(_Part):
     num_parameters: int
     max_model_len: int
     dtype_bytes: int
+    intermediate_size: int | None = None
+    """Width of the MLP; None in a profile of an earlier version."""
+    gated_mlp: bool | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -82,10 +87,10 @@ class FitFacts(_Part):
     seconds_measured: float
     held_out: ErrorFacts
     nulls: dict[str, ErrorFacts]
-    repeat_noise_percent: float
-    """Median over the batches of (p75 − p25) / median of their repeats."""
+    repeat_noise_percent: MaybeUnknown
+    """Median over the batches of (p75 − p25) / median of their repeats; NaN (null in the file) where nothing tells."""
     spread: SpreadFacts | None = None
-    """None in profiles of before it was kept."""
+    """None in profiles of before it was kept, and of logs and tables, which do not repeat a batch."""
 
 
 class Law(_Part):
@@ -178,7 +183,7 @@ class Profile(_Part):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             scratch = path.with_name(path.name + ".part")  # complete or not at all
-            scratch.write_text(self.model_dump_json(indent=2) + "\n")
+            scratch.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n")
             scratch.replace(path)
         except OSError as error:
             raise ProfileError(
@@ -227,9 +232,7 @@ def load_profile(path: str | Path) -> Profile:
             f"The profile {path} cannot be read ({error.strerror}): write one with batchtwin calibrate."
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        what = first["msg"].removeprefix("Value error, ").lower()
         raise ProfileError(
-            f"{path} is not a profile of this version: {where}: {what}; write one with batchtwin calibrate."
+            f"{path} is not a profile of this version: {first_problem(error, Profile)}; write one with batchtwin "
+            f"calibrate."
         ) from error

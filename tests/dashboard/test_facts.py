@@ -31,6 +31,11 @@ def test_memory_budget_shows_the_blocks_it_leaves(by_hand: Results) -> None:
     assert found["KV cache"] == "3.00 GiB: 100 to 100 blocks of 16 tokens, by cell"
 
 
+def test_a_gpu_shows_the_blocks_it_leaves(by_hand: Results) -> None:
+    found = _with(by_hand, num_gpu_blocks=None, gpu="H100", tensor_parallel_size=2, gpu_memory_utilization=0.9)
+    assert found["KV cache"] == "2 × H100 at 90% of its memory: 100 to 100 blocks of 16 tokens, by cell"
+
+
 def test_slos_and_closed_loop_are_said(by_hand: Results) -> None:
     found = _with(by_hand, slo={"ttft_ms": 500.0}, num_clients=8, think_s=2.0)
     assert found["SLOs"] == "P99 TTFT ≤ 500 ms"

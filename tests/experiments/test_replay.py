@@ -56,7 +56,7 @@ def test_only_a_measured_run_can_be_paced_by_the_wall_clock() -> None:
         ({"max_num_seqs": 0}, ConfigError, "max_num_seqs is 0"),
         ({"num_gpu_blocks": 1}, ConfigError, "num_gpu_blocks is 1"),
         ({"max_model_len": 40}, RequestRefused, "prompt of 46 tokens, but max_model_len is 40"),
-        ({"num_gpu_blocks": 4}, RequestRefused, "needs 6 KV blocks .* only 3 exist: raise num_gpu_blocks"),
+        ({"num_gpu_blocks": 4}, RequestRefused, "needs 6 KV blocks .* only 3 can be used .*: raise num_gpu_blocks"),
     ],
 )
 def test_what_cannot_work_is_an_error_of_ours(fields: dict[str, object], error: type[Exception], sentence: str) -> None:

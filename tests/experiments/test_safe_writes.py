@@ -47,9 +47,9 @@ def test_an_unwritable_place_is_found_beforehand_and_nothing_is_left(tmp_path: P
     assert kept.read_text() == "kept"
 
 
-@pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("minutes", [0.0, -1.0, 0.05, float("nan"), float("inf")])
 def test_calibrating_takes_time(minutes: float) -> None:
-    with pytest.raises(ExperimentError, match="give a number above 0"):
+    with pytest.raises(ExperimentError, match=r"give at least 0\.5 \(a warm-up and three rounds"):
         calibrate(minutes=minutes)
 
 

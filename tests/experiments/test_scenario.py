@@ -19,18 +19,27 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an unknown SLO": ({"slo": {"latency_ms": 5}}, "no SLO 'latency_ms'; known are ttft_ms, tpot_ms, e2el_ms"),
     "an SLO that nothing can meet": ({"slo": {"ttft_ms": 0}}, "the SLO ttft_ms is 0 ms"),
-    "an SLO that is no number": ({"slo": {"ttft_ms": float("nan")}}, "slo.ttft_ms: Input should be a finite number"),
-    "an unknown field": ({"max_num_sequences": 8}, "max_num_sequences: "),
-    "an unknown field of the trace": ({"trace": {"requests": 8}}, "trace.requests: "),
-    "a word for a number": ({"max_num_seqs": "many"}, "max_num_seqs: Input should be a valid integer"),
-    "no requests": ({"trace": {"num_requests": 0}}, "trace.num_requests: Input should be greater than or equal to 1"),
-    "a rate of nothing": ({"trace": {"rate_scale": 0}}, "trace.rate_scale: Input should be greater than 0"),
-    "a rate without end": ({"trace": {"rate_scale": float("inf")}}, "trace.rate_scale: Input should be a finite"),
-    "no clients": ({"num_clients": 0}, "num_clients: Input should be greater than or equal to 1"),
-    "thinking backwards": ({"think_s": -1}, "think_s: Input should be greater than or equal to 0"),
-    "thinking for ever": ({"think_s": float("inf")}, "think_s: Input should be a finite number"),
-    "no threads": ({"threads": 0}, "threads: Input should be greater than or equal to 1"),
-    "another default": ({"default_cell": "aws"}, "default_cell: Input should be 'llm_class' or 'server'"),
+    "an SLO that is no number": (
+        {"slo": {"ttft_ms": float("nan")}},
+        "slo.ttft_ms is NaN, but it must be a finite number",
+    ),
+    "an unknown field": ({"max_num_sequences": 8}, "no field max_num_sequences; close to it are max_num_seqs and"),
+    "an unknown field of the trace": (
+        {"trace": {"requests": 8}},
+        "no field trace.requests; close to it are num_requests and request_rate",
+    ),
+    "a word for a number": ({"max_num_seqs": "many"}, 'max_num_seqs is "many", but it must be a whole number'),
+    "no requests": ({"trace": {"num_requests": 0}}, "trace.num_requests is 0, but it must be at least 1"),
+    "a rate of nothing": ({"trace": {"rate_scale": 0}}, "trace.rate_scale is 0, but it must be above 0"),
+    "a rate without end": (
+        {"trace": {"rate_scale": float("inf")}},
+        "trace.rate_scale is Infinity, but it must be a finite number",
+    ),
+    "no clients": ({"num_clients": 0}, "num_clients is 0, but it must be at least 1"),
+    "thinking backwards": ({"think_s": -1}, "think_s is -1, but it must be at least 0"),
+    "thinking for ever": ({"think_s": float("inf")}, "think_s is Infinity, but it must be a finite number"),
+    "no threads": ({"threads": 0}, "threads is 0, but it must be at least 1"),
+    "another default": ({"default_cell": "aws"}, "default_cell is \"aws\", but it must be 'llm_class' or 'server'"),
 }
 
 
@@ -95,7 +104,11 @@ def test_a_scenario_comes_back_from_disk_with_the_same_digest(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [("{", "the file: invalid json"), ('{"seed": "x"}', "seed: input should be"), ('{"new": 1}', "new: extra inputs")],
+    [
+        ("{", "it is not JSON"),
+        ('{"seed": "x"}', 'seed is "x", but it must be a whole number'),
+        ('{"new": 1}', "there is no field new"),
+    ],
 )
 def test_a_broken_scenario_file_is_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
     path = tmp_path / "scenario.json"

@@ -101,12 +101,14 @@ def test_an_infeasible_cell_is_marked_with_its_reason_and_the_sweep_goes_on(tmp_
 
 
 def test_a_memory_budget_makes_small_pools_infeasible_cell_by_cell(tmp_path: Path) -> None:
-    """17 MiB: 2,048 tokens of activations take 16 MiB and 128 samplers 4 MiB, so vLLM's default has nothing left."""
+    """17 MiB: 2,048 tokens of activations, 12,352 bytes each, take 24, so vLLM's default has nothing left; 32 take less
+    than half of one, and two samplers still less.
+    """
     scenario = tiny_scenario(num_gpu_blocks=None, kv_memory_bytes=17 * 2**20)
     done = run(tmp_path / "s", scenario)
     results = {result.cell: result for result in done.predicted()}
     assert "leaves no KV block" in results[DEFAULT].reason
-    assert results[Cell("vllm_v1", 2, 32)].num_gpu_blocks == (17 * 2**20 - 32 * 8192 - 2 * 32768) // 65536
+    assert results[Cell("vllm_v1", 2, 32)].num_gpu_blocks == (17 * 2**20 - 32 * 12_352) // 65_536
 
 
 def test_the_best_cell_is_best_in_the_objective_and_ties_go_to_the_smaller_knobs(tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_with_slos_goodput_is_the_objective(tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     "no sweep": ("sweep.json", None, "holds no sweep.json: it is not a folder of results"),
     "a sweep cut short": ("sweep.json", b'{"format": 1, "scen', "cannot be read"),
-    "a sweep that lacks a field": ("sweep.json", b'{"format": 1}', "is broken: field required"),
+    "a sweep that lacks a field": ("sweep.json", b'{"format": 1}', "is broken: scenario is missing"),
     "an older version": ("sweep.json", b'{"format": 0}', "results format 0, this version reads format 1"),
     "a newer version": ("sweep.json", b'{"format": 2}', "results format 2, this version reads format 1"),
     "no profile": ("profile.json", None, "profile.json cannot be read"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from field_replays import Inputs, Outcome, law_of, replay, scheduler_of, short, steps
+from field_replays import Inputs, Outcome, scheduler_of, steps
 
 from batchtwin.sim.cost.profile import ModelFacts
 
@@ -57,22 +57,4 @@ def page_floor(inputs: Inputs) -> Outcome:
     return Outcome(resident == pages // each == inputs["chats"] - 1, text)
 
 
-def littles_law(inputs: Inputs) -> Outcome:
-    """In flight = rate · latency. First that it holds in a replay, then what the printed figures would need."""
-    knobs = {**inputs["knobs"], "num_clients": inputs["clients"]}
-    m = replay(law_of(inputs["profile"]), inputs["workload"], knobs).metrics
-    ours = m["request_throughput"] * m["mean_e2el_ms"] / 1e3
-    prompt, output = inputs["prompt_tokens"], inputs["output_tokens"]
-    needed_s = inputs["clients"] * output / inputs["printed_tokens_per_s"]
-    in_flight = inputs["printed_tokens_per_s"] * inputs["printed_p99_s"] / (prompt + output)
-    holds = abs(ours / inputs["clients"] - 1) < 0.05
-    holds &= needed_s < inputs["printed_p99_s"] / 3 and in_flight < inputs["clients"]
-    return Outcome(
-        holds,
-        f"A replay with {inputs['clients']} clients keeps {short(ours)} in flight. The printed rate, if of output "
-        f"tokens, needs a mean latency of {needed_s:.2f} s beside a P99 of {inputs['printed_p99_s']} s; if of all "
-        f"tokens, at most {ceil(in_flight)} were in flight.",
-    )
-
-
-CHECKS = {"S05": max_concurrency, "S07": kv_bytes, "S10": page_floor, "S53": littles_law}
+CHECKS = {"S05": max_concurrency, "S07": kv_bytes, "S10": page_floor}

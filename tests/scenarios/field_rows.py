@@ -9,8 +9,10 @@ from typing import Any
 
 import checks_arithmetic
 import checks_budget
+import checks_exchange
 import checks_latency
 import checks_load
+import checks_memory
 import checks_pressure
 from field_replays import Outcome
 
@@ -18,8 +20,10 @@ PATH = Path(__file__).resolve().parents[1] / "data" / "field_rows.json"
 CHECKS = {
     **checks_arithmetic.CHECKS,
     **checks_budget.CHECKS,
+    **checks_exchange.CHECKS,
     **checks_latency.CHECKS,
     **checks_load.CHECKS,
+    **checks_memory.CHECKS,
     **checks_pressure.CHECKS,
 }
 CHECKED = ("pass", "fail")

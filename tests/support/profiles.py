@@ -22,6 +22,8 @@ def toy_profile(**changes: object) -> Profile:
             num_parameters=5_000_000,
             max_model_len=4096,
             dtype_bytes=4,
+            intermediate_size=688,
+            gated_mlp=True,
         ),
         device=DeviceFacts(type="cpu", name="toy", threads=1, memory_bytes_per_s=1e10, flops_per_s=5e10),
         block_size=16,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -186,3 +187,10 @@ def test_100_mb_of_garbage_is_refused_at_once_and_in_little_memory(
     if b"\n" in head:
         below = head.count(b"\n") + 1
         assert re.search(rf"line {below}: ", str(caught.value)) or "binary file" in str(caught.value)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(TraceError, match="pipe is no regular file; give the trace file itself"):
+        read_trace(pipe)

@@ -96,18 +96,21 @@ def _changed(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "the file: invalid json"),
-        ("{", "the file: invalid json"),
-        ("\x00\x01", "the file: invalid json"),
-        ("[1]", "the file: input should be an object"),
-        (_changed(format=2), "format: input should be 1"),
-        (_changed(extra=1), "extra: extra inputs are not permitted"),
-        (_changed(law__fixed_s="fast"), "law.fixed_s: input should be a valid number"),
-        (_changed(law__fixed_s=-1e-3), "law.fixed_s: input should be greater than or equal to 0"),
-        (_changed(law__per_sample_s=None), "law.per_sample_s: input should be a valid number"),
+        ("", "it is not JSON ("),
+        ("{", "it is not JSON ("),
+        ("\x00\x01", "it is not JSON ("),
+        ("[1]", "it is [1], but it must be an object"),
+        (_changed(format=2), "format is 2, but it must be 1"),
+        (_changed(extra=1), "there is no field extra"),
+        (_changed(law__fixed_s="fast"), 'law.fixed_s is "fast", but it must be a number'),
+        (_changed(law__fixed_s=-1e-3), "law.fixed_s is -0.001, but it must be at least 0"),
+        (_changed(law__per_sample_s=None), "law.per_sample_s is null, but it must be a number"),
         (_changed(law__token_slopes_s=[1e-4, 1e-4]), "law: token_knots must ascend"),
-        (_changed(law__token_knots=[], law__token_slopes_s=[]), "law.token_knots: "),
-        (_changed(device__flops_per_s=0), "device.flops_per_s: input should be greater than 0"),
+        (
+            _changed(law__token_knots=[], law__token_slopes_s=[]),
+            "law.token_knots is [], but it must be at least 1 long",
+        ),
+        (_changed(device__flops_per_s=0), "device.flops_per_s is 0, but it must be above 0"),
     ],
 )
 def test_a_broken_profile_or_one_of_another_version_is_one_sentence(
