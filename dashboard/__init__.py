@@ -1,5 +1,6 @@
-"""SHOWS: data → figure → page. One page over a folder of sweeps, and the same as a file to send.
+"""SHOWS: data → figure → page. A few pages over a folder of sweeps, and one of them as a file to send.
 
-``results`` reads, ``data`` arranges, ``figures`` and ``heatmaps`` draw; ``app`` is the Streamlit script, ``report`` the
-HTML file. Only ``app`` and what it shows (``page``, ``start_form``, ``state``) know Streamlit.
+``results`` reads, ``data`` and its like arrange, ``figures`` and its like draw; ``script`` is what Streamlit runs,
+``shell`` what is around every page, ``pages`` the pages, ``report`` the HTML file. Only ``script``, ``shell``, ``pages``
+and what they are made of (``link``, ``load``, ``show``, ``scenario_bar``, …) know Streamlit.
 """

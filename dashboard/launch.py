@@ -18,7 +18,7 @@ RESULTS_VARIABLE = "BATCHTWIN_RESULTS"
 """The environment variable from which the page takes its results folder."""
 FIRST_PORT = 8501
 _PORTS_TRIED = 100
-APP = Path(__file__).with_name("app.py")
+APP = Path(__file__).parent / "script" / "app.py"
 
 
 def launch(results: Path, port: int | None = None, *, address: str = "localhost", open_browser: bool = True) -> int:

@@ -7,15 +7,15 @@ from typing import Literal
 import pandas as pd
 import streamlit as st
 
-from ..experiments.grid import Cell, CellResult
+from ..experiments.grid import CellResult
 from ..experiments.recommend import Recommendation
 from . import frames
 from .data import bound_of, compared, heatmap_data, metric_names, parity_data, table
 from .figures import parity
 from .heatmaps import LEGEND, What, heatmap
 from .labels import label, number, percent, quantity
+from .link import follow, remember
 from .results import Results
-from .state import follow, remember
 from .words import cell_name, plain, with_knobs
 
 _CHART = {"displayModeBar": False}
@@ -33,18 +33,13 @@ def answer(recommendation: Recommendation) -> None:
         st.code(recommendation.serve_command, language="bash", wrap_lines=True)
 
 
-def key_metrics(results: Results, policy: str) -> None:
-    """A row of numbers for one cell, each beside vLLM's default; the recommended cell unless another is chosen."""
-    mine = {result.cell.key: result for result in results.cells if result.cell.policy == policy and result.metrics}
-    if not mine:
+def key_metrics(results: Results, chosen: CellResult | None) -> None:
+    """A row of numbers for one cell, each beside vLLM's default."""
+    if chosen is None:
         return
-    default, picked = results.default(policy), results.recommendation.cell if results.recommendation else None
-    first = picked.key if picked and picked.key in mine else next(iter(mine))
+    default = results.default(chosen.cell.policy)
     names = _card_metrics(results)
-    columns = st.columns([1.5, *[1] * len(names)], vertical_alignment="center")
-    with columns[0]:
-        chosen = mine[_pick_cell(mine, first, picked, default)]
-    for column, name in zip(columns[1:], names, strict=True):
+    for column, name in zip(st.columns(len(names)), names, strict=True):
         with column:
             _card(name, chosen, default)
     st.caption(_about_cell(results, chosen, default))
@@ -53,16 +48,6 @@ def key_metrics(results: Results, policy: str) -> None:
 def _card_metrics(results: Results) -> list[str]:
     objective = results.sweep.spec.objective
     return list(dict.fromkeys((objective, *frames.KEY_METRICS)))[: len(frames.KEY_METRICS)]
-
-
-def _pick_cell(mine: dict[str, CellResult], first: str, picked: Cell | None, default: CellResult | None) -> str:
-    def name(key: str) -> str:
-        cell = mine[key].cell
-        note = " · recommended" if cell == picked else " · default" if default and cell == default.cell else ""
-        return cell_name(cell) + note
-
-    follow("cell", list(mine), first)
-    return str(st.selectbox("Cell", list(mine), key="cell", format_func=name, on_change=remember))
 
 
 def _card(name: str, chosen: CellResult, default: CellResult | None) -> None:
@@ -105,7 +90,9 @@ def maps(results: Results, policy: str) -> str:
     with chooser:
         follow("metric", names, results.sweep.spec.objective)
         metric = str(
-            st.selectbox("Metric", names, key="metric", format_func=lambda n: label(n).with_unit, on_change=remember)
+            st.selectbox(
+                "Metric", names, key="metric", format_func=lambda n: label(n).with_unit, on_change=remember("metric")
+            )
         )
     legend.caption(f"{LEGEND}   ·   {_direction(metric)}")
     data = heatmap_data(results, metric, policy)

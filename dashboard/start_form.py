@@ -15,8 +15,8 @@ from ..scheduler.errors import BatchTwinError
 from ..sim.cost.profile import Profile, load_profile
 from ..traces import GENERATORS, TraceError
 from .errors import DashboardError
+from .link import close_form
 from .results import Results
-from .state import close_form
 from .words import plain
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -9,8 +9,8 @@ _BOTH = {
     "metricValueFontSize": "1.45rem",
     "metricValueFontWeight": "600",
     "baseRadius": "8px",
-    "paddingTop": "1rem",
-    "paddingBottom": "2rem",
+    "paddingTop": "0.6rem",
+    "paddingBottom": "1rem",
     "primaryColor": PREDICTED,
 }
 _LIGHT = {"backgroundColor": "#FFFFFF", "secondaryBackgroundColor": "#F4F6F8", "textColor": "#1C2127"}
@@ -22,8 +22,20 @@ SERVER = {
     "client.toolbarMode": "viewer",
     "server.fileWatcherType": "none",
     "server.showEmailPrompt": "false",
+    "logger.hideWelcomeMessage": "true",
 }
-"""A program for users, not for whoever writes it: no watching of sources, no deploy button, no questions."""
+"""A program for users, not for whoever writes it: no watching of sources, no deploy button, no questions, no
+advertisement (hiding the welcome message also hides the one that Streamlit lays over the page)."""
+STYLE = """<style>
+[data-testid="stSidebarUserContent"] { padding-top: 0; }
+[data-testid="stMainBlockContainer"] { padding: 1.1rem 2.2rem 1rem; }
+[data-testid="stHeader"] { background: transparent; pointer-events: none; }
+[data-testid="stHeader"] button { pointer-events: auto; }
+[data-testid="stSidebar"] [data-testid="stVerticalBlock"] { gap: 0.45rem; }
+[data-testid="stMainBlockContainer"] [data-testid="stVerticalBlock"] { gap: 0.6rem; }
+[data-testid="stSidebar"] hr { margin: 0.3rem 0; }
+</style>"""
+"""Less air than Streamlit has: an answer must be on the screen without scrolling."""
 
 _SQUARES = (
     f'<rect x="4" y="4" width="38" height="38" rx="8" fill="{PREDICTED}"/>'
