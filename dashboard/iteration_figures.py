@@ -164,9 +164,7 @@ def _steps_of(data: Timeline, values: FloatArray) -> tuple[FloatArray, FloatArra
     return np.insert(x, at, np.column_stack((end_s[gaps - 1], begin_s[gaps])).ravel()), np.insert(y, at, 0.0)
 
 
-def _line(
-    data: Timeline, values: FloatArray, panel: int, name: str, color: str, hover: str, **more: Any
-) -> go.Scatter:
+def _line(data: Timeline, values: FloatArray, panel: int, name: str, color: str, hover: str, **more: Any) -> go.Scatter:
     x, y = _steps_of(data, values)
     return go.Scatter(
         x=x,
@@ -265,7 +263,16 @@ def _note(text: str, color: str) -> dict[str, Any]:
 
 def _limit_line(y: float, panel: int, color: str) -> dict[str, Any]:
     line = {"color": color, "width": 1, "dash": "dash"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": _axis("y", panel), "y0": y, "y1": y, "line": line}
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "yref": _axis("y", panel),
+        "y0": y,
+        "y1": y,
+        "line": line,
+    }
 
 
 def _bounds(figure: go.Figure, data: Timeline) -> None:
@@ -285,7 +292,9 @@ def _bounds(figure: go.Figure, data: Timeline) -> None:
 def _steps(figure: go.Figure, data: Timeline) -> None:
     if not data.is_exact:
         peak = np.nan_to_num(data.peak_step_ms)
-        figure.add_trace(_line(data, peak, STEP, "longest", "rgba(134, 142, 153, 0.75)", "longest %{y:.2f} ms", width=0.8))
+        figure.add_trace(
+            _line(data, peak, STEP, "longest", "rgba(134, 142, 153, 0.75)", "longest %{y:.2f} ms", width=0.8)
+        )
     hover = "step %{y:.2f} ms<br>%{x:.3f} s"
     mean = np.nan_to_num(data.step_ms)
     figure.add_trace(_line(data, mean, STEP, "step time", NEUTRAL, hover, fill="tozeroy", fillcolor=FAINT))

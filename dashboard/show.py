@@ -19,7 +19,8 @@ def show(
     choose: Literal["points", "box"] = "points",
 ) -> None:
     """Draw ``figure``. The camera over it saves the picture (PNG, twice the size); the button under it saves ``data``
-    (CSV). ``key`` names widget and files; ``on_click`` is called with a point (or, with ``choose``, a range) chosen, found in the state under ``key``.
+    (CSV). ``key`` names widget and files; ``on_click`` is called with a point (or, if asked for, a range of the figure)
+    chosen, found in the state under ``key``.
     """
     config = {
         "displaylogo": False,

@@ -22,12 +22,12 @@ from ..iteration_data import (
     zoomed,
 )
 from ..iteration_figures import Limits, iterations
+from ..iteration_words import summary
 from ..labels import number
 from ..link import follow, put, remember
 from ..runs import Shown, batches_of, choose_run
 from ..show import show
 from ..words import plain
-from ..iteration_words import summary
 
 TITLE = "Iterations"
 ICON = ":material/view_timeline:"

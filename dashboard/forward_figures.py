@@ -1,0 +1,301 @@
+"""The pictures of one forward: the flat batch, what padding would cost, and how near both bounds are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from .colors import FAINT, GRID_LINE, NEUTRAL, REQUEST_TEXT, SEQS, TOKENS, request_color, tint
+from .figures import new_figure
+from .forward_data import Forward
+from .labels import percent
+
+MOST_CELLS = 40
+"""Tokens that are drawn as cells with their numbers in them; more are drawn to scale."""
+MOST_ROWS = 24
+"""Rows of the rectangle that are named."""
+
+
+def heading(head: str, detail: str) -> dict[str, Any]:
+    """A figure's title on one line."""
+    text = f"<b>{head}</b> &nbsp;<span style='font-size:12px;font-weight:400'>{detail}</span>"
+    return {"text": text, "pad": {"t": 6}, "font": {"size": 13.5}}
+
+
+def flat_batch(data: Forward, *, height_px: int = 252) -> go.Figure:
+    """``input_tokens``, ``positions`` and ``slot_mapping`` over the rows of the flat batch."""
+    figure = new_figure("", height_px)
+    detail = f"{data.num_tokens:,} tokens of {data.num_seqs:,} sequences in a row, without padding"
+    figure.update_layout(
+        title=heading("What the model receives", detail),
+        margin={"l": 118, "r": 10, "t": 34, "b": 36},
+        bargap=0,
+        barmode="overlay",
+    )
+    if data.num_tokens == 0:
+        return nothing(figure, "This iteration serves nobody: it only preempts.")
+    (_cells if data.num_tokens <= MOST_CELLS else _to_scale)(figure, data)
+    return figure
+
+
+def nothing(figure: go.Figure, text: str) -> go.Figure:
+    """``figure`` with a sentence in the place of its picture."""
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(visible=False)
+    figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
+    return figure
+
+
+# Few tokens: a cell each.
+
+
+def _cells(figure: go.Figure, data: Forward) -> None:
+    shapes, seq = data.shapes, data.seq_of_token
+    t = data.num_tokens
+    tokens = [
+        f"{_short(data, s)}<sub>{position}</sub>"
+        for s, position in zip(seq.tolist(), shapes.positions.tolist(), strict=True)
+    ]
+    colors = [request_color(int(data.request[s])) for s in seq]
+    rows = (
+        (2, "input_tokens", tokens, colors),
+        (1, "positions", shapes.positions.tolist(), [tint(color) for color in colors]),
+        (0, "slot_mapping", shapes.slot_mapping.tolist(), [tint(color) for color in colors]),
+    )
+    hovers = _token_hovers(data)
+    for at, name, texts, fills in rows:
+        figure.add_trace(_cell_row(at, name, texts, fills, hovers))
+    boundaries = shapes.query_start_loc.tolist()
+    for x in boundaries:
+        line = {"color": NEUTRAL, "width": 1.5}
+        figure.add_shape(type="line", x0=x, x1=x, y0=-0.12, y1=3.35, line=line)
+    for i, name in enumerate(data.names):
+        middle = (boundaries[i] + boundaries[i + 1]) / 2
+        figure.add_annotation(_sequence_note(data, i, name, middle))
+    for row in shapes.sample_rows.tolist():
+        figure.add_annotation(text="▲", x=row + 0.5, y=-0.2, yanchor="top", showarrow=False, font={"size": 10})
+    figure.update_xaxes(
+        range=[0, t],
+        tickvals=boundaries,
+        title=_x_title(data, "▲ its logits are needed"),
+        showgrid=False,
+        zeroline=False,
+    )
+    labels = [f"{name} [{t}]" for _, name, *_ in rows]
+    figure.update_yaxes(
+        range=[-0.55, 3.75], tickvals=[row[0] + 0.45 for row in rows], ticktext=labels, showgrid=False, zeroline=False
+    )
+
+
+def _short(data: Forward, seq: int) -> str:
+    name = data.names[seq]
+    return name if name.isalpha() else str(int(data.request[seq]))
+
+
+def _cell_row(at: int, name: str, texts: list[Any], colors: list[str], hovers: list[str]) -> go.Bar:
+    return go.Bar(
+        x=np.arange(len(texts)) + 0.5,
+        y=np.full(len(texts), 0.9),
+        base=at,
+        width=0.94,
+        marker={"color": colors, "line": {"width": 0}},
+        text=texts,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"color": REQUEST_TEXT, "size": 12},
+        constraintext="none",
+        customdata=hovers,
+        hovertemplate="%{customdata}<extra></extra>",
+        name=name,
+    )
+
+
+def _token_hovers(data: Forward) -> list[str]:
+    shapes, size = data.shapes, data.config.block_size
+    out = []
+    for row, seq in enumerate(data.seq_of_token.tolist()):
+        position, slot = int(shapes.positions[row]), int(shapes.slot_mapping[row])
+        blocks = shapes.readable_blocks(seq, size)[: position // size + 1]
+        some = ", ".join(map(str, blocks[:12])) + (" …" if len(blocks) > 12 else "")
+        out.append(
+            f"<b>{data.names[seq]}</b>, its token at position {position:,}<br>"
+            f"row {row:,} of the batch; may see positions 0 … {position:,}<br>"
+            f"in block{'s' if len(blocks) > 1 else ''} {some}<br>"
+            f"K and V go to slot {slot:,} = block {slot // size:,} × {size} + {slot % size}"
+        )
+    return out
+
+
+def _sequence_note(data: Forward, i: int, name: str, x: float) -> dict[str, Any]:
+    length, new = int(data.shapes.seq_lens[i]), int(data.shapes.query_lens[i])
+    what = "decode" if i < data.shapes.num_decode_rows else "prompt" if data.starts[i] == 0 else "next chunk"
+    wide = 6 * new >= data.num_tokens
+    detail = f"{what} · seq_len {length:,}" if wide and new > 2 else f"seq_len {length:,}" if wide else f"{length:,}"
+    short = name if wide else _short(data, i)
+    text = f"<b>{short}</b><br>{detail}"
+    return {"text": text, "x": x, "y": 3.0, "yanchor": "bottom", "showarrow": False, "font": {"size": 11}}
+
+
+def _x_title(data: Forward, more: str = "") -> dict[str, Any]:
+    text = f"query_start_loc [{data.num_seqs + 1:,}]" + (f" &nbsp;·&nbsp; {more}" if more else "")
+    return {"text": text, "standoff": 4, "font": {"size": 11.5}}
+
+
+# Many tokens: to scale.
+
+
+def _to_scale(figure: go.Figure, data: Forward) -> None:
+    shapes, t = data.shapes, data.num_tokens
+    begins, lengths = shapes.query_start_loc[:-1], shapes.query_lens
+    colors = [request_color(int(request)) for request in data.request]
+    edge = {"line": {"color": FAINT, "width": 0.6 if data.num_seqs <= 300 else 0}}
+    hovers = [_sequence_hover(data, i) for i in range(data.num_seqs)]
+    common = {"x": begins + lengths / 2, "width": lengths, "hovertemplate": "%{customdata}<extra></extra>"}
+    figure.add_trace(
+        go.Bar(
+            y=np.ones(len(begins)), marker={"color": colors, **edge}, customdata=hovers, name="input_tokens", **common
+        )
+    )
+    figure.add_trace(
+        go.Bar(
+            y=shapes.seq_lens,
+            marker={"color": colors, "opacity": 0.3, **edge},
+            customdata=hovers,
+            name="seq_lens",
+            yaxis="y2",
+            **common,
+        )
+    )
+    figure.add_trace(_ramps(data))
+    figure.add_trace(
+        go.Scattergl(
+            x=np.arange(t) + 0.5,
+            y=shapes.slot_mapping,
+            mode="markers",
+            marker={"color": [colors[i] for i in data.seq_of_token.tolist()], "size": 4, "symbol": "square"},
+            hovertemplate="row %{x:.0f} is written to slot %{y:,}<extra></extra>",
+            name="slot_mapping",
+            yaxis="y3",
+        )
+    )
+    marks = [0, *begins[(lengths * 40 >= t) & (begins * 40 >= t)].tolist()]
+    figure.update_xaxes(
+        range=[0, t],
+        tickvals=[*marks, t],
+        ticklen=4,
+        ticks="outside",
+        title=_x_title(data),
+        anchor="y3",
+        tickformat=",",
+    )
+    plain = {"zeroline": False, "gridcolor": GRID_LINE, "nticks": 4, "rangemode": "tozero", "tickformat": "~s"}
+    figure.update_layout(
+        yaxis={"domain": [0.86, 1], "tickvals": [0.5], "ticktext": [f"input_tokens [{t:,}]"], "showgrid": False},
+        yaxis2={**plain, "domain": [0.42, 0.8]},
+        yaxis3={**plain, "domain": [0, 0.36]},
+    )
+    for text, y in (("positions,<br>seq_lens", 0.61), ("slot_mapping", 0.18)):
+        place = {"x": 0, "xref": "paper", "xanchor": "right", "xshift": -36, "y": y, "yref": "paper"}
+        figure.add_annotation(text=text, showarrow=False, align="right", font={"size": 12}, **place)
+
+
+def _sequence_hover(data: Forward, i: int) -> str:
+    shapes = data.shapes
+    new, start = int(shapes.query_lens[i]), int(data.starts[i])
+    blocks = -(-int(shapes.seq_lens[i]) // data.config.block_size)
+    what = "a decode: one token" if i < shapes.num_decode_rows else f"{new:,} tokens of its prompt"
+    return (
+        f"<b>{data.names[i]}</b>, {what}<br>rows {int(shapes.query_start_loc[i]):,} to "
+        f"{int(shapes.query_start_loc[i + 1]) - 1:,} of the batch<br>{start:,} tokens before, seq_len {start + new:,}, "
+        f"{blocks:,} block{'s' if blocks > 1 else ''}"
+    )
+
+
+def _ramps(data: Forward) -> go.Scatter:
+    """The positions of each sequence: a ramp from where it stood to its length."""
+    begins, ends = data.shapes.query_start_loc[:-1].astype(float), data.shapes.query_start_loc[1:].astype(float)
+    x = np.column_stack((begins, ends, np.full(len(begins), np.nan))).ravel()
+    y = np.column_stack((data.starts, data.shapes.seq_lens, np.full(len(begins), np.nan))).ravel()
+    line = {"color": NEUTRAL, "width": 1.6}
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="positions", yaxis="y2")
+
+
+# What padding would cost, and the bounds.
+
+
+def rectangle(data: Forward, *, height_px: int = 158) -> go.Figure:
+    """The padded ``[B, L_max]`` rectangle that static batching would compute for the same tokens."""
+    found = data.rectangle
+    figure = new_figure("", height_px)
+    detail = (
+        f"[{found.num_rows:,}, {found.length_tokens:,}]: {found.num_wasted_tokens:,} of {found.num_slots:,} slots "
+        f"wasted, {percent(found.waste_percent)}"
+    )
+    figure.update_layout(
+        title=heading("Static [B, L_max]", detail), margin={"l": 62, "r": 10, "t": 34, "b": 22}, barmode="overlay"
+    )
+    if data.num_seqs == 0:
+        return nothing(figure, "No rows, no rectangle.")
+    rows = np.arange(data.num_seqs)
+    gap = 0.12 if data.num_seqs <= 100 else 0.0
+    common = {"y": rows, "orientation": "h", "width": 1 - gap}
+    figure.add_trace(
+        go.Bar(
+            x=np.full(len(rows), found.length_tokens),
+            marker={"color": FAINT, "pattern": {"shape": "/", "fgcolor": NEUTRAL, "size": 5, "solidity": 0.22}},
+            hoverinfo="skip",
+            name="padding",
+            **common,
+        )
+    )
+    waste = found.length_tokens - data.shapes.query_lens
+    figure.add_trace(
+        go.Bar(
+            x=data.shapes.query_lens,
+            marker={"color": [request_color(int(request)) for request in data.request]},
+            customdata=np.column_stack((np.array(data.names, dtype=object), waste)),
+            hovertemplate="<b>%{customdata[0]}</b><br>%{x:,} tokens and %{customdata[1]:,} of padding<extra></extra>",
+            name="tokens",
+            **common,
+        )
+    )
+    figure.update_xaxes(range=[0, found.length_tokens], nticks=5, tickformat=",", zeroline=False, showgrid=False)
+    named = data.num_seqs <= MOST_ROWS
+    figure.update_yaxes(
+        range=[data.num_seqs - 0.5, -0.5],
+        tickvals=rows if named else [0, data.num_seqs - 1],
+        ticktext=[_short(data, i) for i in rows] if named else ["row 0", f"{data.num_seqs - 1:,}"],
+        showgrid=False,
+        zeroline=False,
+    )
+    return figure
+
+
+def gauges(data: Forward, *, height_px: int = 92) -> go.Figure:
+    """How much of both bounds this iteration uses."""
+    config = data.config
+    tokens = data.num_tokens + data.num_padded_tokens
+    rows = (
+        ("resident", data.num_running, config.max_num_seqs, SEQS, "max_num_seqs"),
+        ("served", data.num_seqs, config.max_num_seqs, SEQS, "max_num_seqs"),
+        ("tokens T", tokens, config.max_num_batched_tokens, TOKENS, "max_num_batched_tokens"),
+    )
+    figure = new_figure("", height_px)
+    figure.update_layout(margin={"l": 62, "r": 0, "t": 2, "b": 2}, barmode="overlay")
+    y = np.arange(len(rows))
+    shares = np.array([value / limit for _, value, limit, *_ in rows])
+    texts = [f"<b>{value:,}</b> of {name} {limit:,}" for _, value, limit, _, name in rows]
+    common = {"y": y, "orientation": "h", "width": 0.56, "hovertemplate": "%{customdata}<extra></extra>"}
+    hovers = [f"{text} · {percent(100 * share)}" for text, share in zip(texts, shares.tolist(), strict=True)]
+    figure.add_trace(go.Bar(x=np.ones(len(rows)), marker={"color": FAINT}, customdata=hovers, **common))
+    figure.add_trace(go.Bar(x=shares, marker={"color": [row[3] for row in rows]}, customdata=hovers, **common))
+    for i, text in enumerate(texts):
+        figure.add_annotation(text=text, x=0.32, xref="paper", xanchor="left", y=i, showarrow=False, font={"size": 11})
+    figure.update_xaxes(domain=[0, 0.3], range=[0, max(1.0, float(shares.max()))], visible=False)
+    figure.update_yaxes(
+        range=[len(rows) - 0.5, -0.5], tickvals=y, ticktext=[row[0] for row in rows], showgrid=False, zeroline=False
+    )
+    return figure
