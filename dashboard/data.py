@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..experiments.compare import METRICS
 from ..experiments.grid import Cell, CellResult
-from ..experiments.recommend import KNOB, dominant_bound
+from ..experiments.recommend import KNOB, SLO_METRIC, dominant_bound
 from ..scheduler.batch import Bound
 from .labels import NULLS
 from .results import Results
@@ -26,7 +27,7 @@ Place = tuple[int, int]
 class HeatmapData:
     """One metric over both knobs: rows by ``max_num_seqs``, columns by ``max_num_batched_tokens``, both rising.
 
-    NaN where there is nothing: not in the grid, not predicted yet, infeasible, not measured.
+    NaN where there is nothing: not in the grid, not predicted yet, without a result, not measured.
     """
 
     metric: str
@@ -40,18 +41,25 @@ class HeatmapData:
     noise_percent: FloatMatrix
     """Half the range of the repeats."""
     in_grid: Mask
-    infeasible: Mask
+    status: NDArray[np.object_]
+    """``ok``, ``infeasible``, ``failed``, ``skipped`` or, if it is not predicted yet, empty."""
     reasons: NDArray[np.object_]
-    """Why a cell is infeasible; empty where it is not."""
+    """Why a cell has no result; empty where it has one."""
     preempting: Mask
     """Where the prediction preempts."""
+    meets_slo: Mask
+    """Where the predicted P99s meet the SLOs; nowhere if there are none."""
     default: Place | None
-    """vLLM's default."""
+    """vLLM's default, if the grid has it."""
     recommended: Place | None
 
     @property
     def is_measured(self) -> bool:
         return bool(np.isfinite(self.measured).any())
+
+    def key(self, at: Place) -> str:
+        """The key of the cell at a place."""
+        return Cell(self.policy, self.max_num_seqs[at[0]], self.max_num_batched_tokens[at[1]]).key
 
 
 def policies(results: Results) -> list[str]:
@@ -64,47 +72,67 @@ def metric_names(results: Results) -> tuple[str, ...]:
     return tuple(dict.fromkeys((results.sweep.spec.objective, *METRICS)))
 
 
-def heatmap_data(results: Results, metric: str, policy: str | None = None) -> HeatmapData:
-    """Matrices of one metric for one policy (the recommended cell's if none is named)."""
+def heatmap_data(
+    results: Results,
+    metric: str,
+    policy: str | None = None,
+    slo: Mapping[str, float] | None = None,
+    recommended: Cell | None = None,
+) -> HeatmapData:
+    """Matrices of one metric for one policy (the recommended cell's if none is named) over the grid asked for; vLLM's
+    default is in them only if it is part of that grid. SLOs (ms) and the recommended cell are the sweep's own if not
+    given.
+    """
     policy = policy or first_policy(results)
-    grid = [cell for cell in results.sweep.spec.cells if cell.policy == policy]
+    spec = results.sweep.spec
+    grid = [cell for cell in spec.grid if cell.policy == policy]
     rows = sorted({cell.max_num_seqs for cell in grid})
     columns = sorted({cell.max_num_batched_tokens for cell in grid})
     place = {cell: (rows.index(cell.max_num_seqs), columns.index(cell.max_num_batched_tokens)) for cell in grid}
     shape = (len(rows), len(columns))
     default = results.default(policy)
-    chosen = results.recommendation.cell if results.recommendation else None
+    chosen = recommended or (results.recommendation.cell if results.recommendation else None)
     return HeatmapData(
         metric=metric,
         policy=policy,
         max_num_seqs=tuple(rows),
         max_num_batched_tokens=tuple(columns),
-        **_predicted_matrices(results, metric, place, shape),
+        **_predicted_matrices(results, metric, place, shape, spec.scenario.slo if slo is None else slo),
         **_measured_matrices(results, metric, place, shape),
         default=place.get(default.cell) if default else None,
         recommended=place.get(chosen) if chosen else None,
     )
 
 
-def _predicted_matrices(results: Results, metric: str, place: dict[Cell, Place], shape: Place) -> dict[str, Any]:
+def _predicted_matrices(
+    results: Results, metric: str, place: dict[Cell, Place], shape: Place, slo: Mapping[str, float]
+) -> dict[str, Any]:
     predicted = np.full(shape, np.nan)
-    in_grid, infeasible, preempting = (np.zeros(shape, dtype=bool) for _ in range(3))
-    reasons: NDArray[np.object_] = np.full(shape, "", dtype=object)
+    in_grid, preempting, meets = (np.zeros(shape, dtype=bool) for _ in range(3))
+    status, reasons = (np.full(shape, "", dtype=object) for _ in range(2))
     for at in place.values():
         in_grid[at] = True
     for result in results.cells:
         if (where := place.get(result.cell)) is not None:
-            infeasible[where] = result.status == "infeasible"
+            status[where], reasons[where] = result.status, result.reason
             preempting[where] = result.metrics.get("num_preemptions", 0) > 0
             predicted[where] = result.metrics.get(metric, np.nan)
-            reasons[where] = result.reason
+            meets[where] = bool(slo) and meets_slo(result, slo)
     return {
         "predicted": predicted,
         "in_grid": in_grid,
-        "infeasible": infeasible,
+        "status": status,
         "reasons": reasons,
         "preempting": preempting,
+        "meets_slo": meets,
     }
+
+
+def meets_slo(result: CellResult, slo: Mapping[str, float]) -> bool:
+    """Whether a cell's predicted P99s are within every limit (ms)."""
+    return bool(result.metrics) and all(
+        not result.metrics.get(SLO_METRIC[name], np.inf) > limit for name, limit in slo.items()
+    )
 
 
 def _measured_matrices(results: Results, metric: str, place: dict[Cell, Place], shape: Place) -> dict[str, Any]:
@@ -115,6 +143,28 @@ def _measured_matrices(results: Results, metric: str, place: dict[Cell, Place], 
             for name, column in columns.items():
                 matrices[name][at] = row[column]
     return matrices
+
+
+def heatmap_frame(data: HeatmapData) -> pd.DataFrame:
+    """A heatmap's matrices, one row a cell of the grid."""
+    rows = []
+    for at in np.argwhere(data.in_grid).tolist():
+        where = (at[0], at[1])
+        rows.append(
+            {
+                "policy": data.policy,
+                "max_num_seqs": data.max_num_seqs[where[0]],
+                "max_num_batched_tokens": data.max_num_batched_tokens[where[1]],
+                "status": data.status[where],
+                f"{data.metric}_predicted": data.predicted[where],
+                f"{data.metric}_measured": data.measured[where],
+                "error_percent": data.error_percent[where],
+                "repeat_noise_percent": data.noise_percent[where],
+                "preempts": data.preempting[where],
+                "meets_slo": data.meets_slo[where],
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def first_policy(results: Results) -> str:
@@ -133,9 +183,11 @@ def compared(results: Results, metric: str) -> dict[Cell, dict[str, Any]]:
 
 def parity_data(results: Results, metric: str) -> pd.DataFrame:
     """One row a measured cell: the knobs, ``measured``, ``predicted``, ``error_percent``, half the range of the
-    repeats (``noise``, in the metric's unit; NaN for a single one) and what each null baseline predicted.
+    repeats (``noise``, in the metric's unit; NaN for a single one), the predicted load (``load_rho``) and what each
+    null baseline predicted.
     """
     rows = []
+    by_cell = results.by_cell
     for cell, row in compared(results, metric).items():
         nulls = {null: row["measured"] * (1 + row.get(f"{null}_error_percent", np.nan) / 100) for null in NULLS}
         rows.append(
@@ -145,10 +197,11 @@ def parity_data(results: Results, metric: str) -> pd.DataFrame:
                 "predicted": row["predicted"],
                 "error_percent": row["error_percent"],
                 "noise": row["measured"] * row["repeat_noise_percent"] / 100,
+                "load_rho": by_cell[cell].metrics.get("load_rho", np.nan),
                 **nulls,
             }
         )
-    names = [*Cell._fields, "measured", "predicted", "error_percent", "noise", *NULLS]
+    names = [*Cell._fields, "measured", "predicted", "error_percent", "noise", "load_rho", *NULLS]
     return pd.DataFrame(rows, columns=names)
 
 

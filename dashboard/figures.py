@@ -16,6 +16,9 @@ from .labels import CHOOSERS, NULLS, label, percent, quantity
 
 FONT = "Inter, 'Source Sans 3', 'Source Sans', 'Segoe UI', system-ui, sans-serif"
 BANDS_PERCENT = (25, 10, 5)
+DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "square", "diamond", "cross")
+"""What tells cells apart: colours are taken, for predicted and measured."""
 _TEMPLATE = go.layout.Template(
     layout={
         "font": {"family": FONT, "size": 12},
@@ -40,6 +43,13 @@ def new_figure(title: str, height_px: int) -> go.Figure:
     return figure
 
 
+def restyle(figure: go.Figure, height_px: int) -> None:
+    """Our style for a figure that Plotly made."""
+    figure.update_layout(
+        template=_TEMPLATE, height=height_px, margin={"l": 62, "r": 12, "t": 34, "b": 60}, showlegend=False
+    )
+
+
 def title(head: str, detail: str, color: str | None = None) -> str:
     """A bold head (with a dot of its colour) over what is shown and in which unit."""
     dot = f"<span style='color:{color}'>●</span> " if color else ""
@@ -55,14 +65,15 @@ def parity(data: pd.DataFrame, metric: str, *, height_px: int = 380) -> go.Figur
         figure.add_trace(trace)
     for null in NULLS:
         figure.add_trace(_null_points(data, null, found.scale))
-    figure.add_trace(_points(data, metric))
+    for regime, rows in _regimes(data):
+        figure.add_trace(_points(rows, metric, regime))
     unit = f" ({found.unit})" if found.unit else ""
     axis = _axis(low, high, log)
     figure.update_xaxes(title=_axis_title("Measured", unit, MEASURED), **axis)
     figure.update_yaxes(title=_axis_title("Predicted", unit, PREDICTED), **axis)
     figure.update_layout(
         showlegend=True,
-        legend={"x": 1, "xanchor": "right", "y": 0.01, "yanchor": "bottom", "font": {"size": 11}, "bgcolor": FAINT},
+        legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "font": {"size": 11}},
     )
     return figure
 
@@ -115,7 +126,14 @@ def _bands(low: float, high: float) -> Iterator[go.Scatter]:
     yield go.Scatter(x=ends, y=ends, mode="lines", line=line, hoverinfo="skip", name="equal", showlegend=False)
 
 
-def _points(data: pd.DataFrame, metric: str) -> go.Scatter:
+def _regimes(data: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The cells below saturation and those beyond it, each with a mark of its own."""
+    saturated = data["load_rho"] >= 1
+    yield "Below saturation", data[~saturated]
+    yield "Saturated (load ρ ≥ 1)", data[saturated]
+
+
+def _points(data: pd.DataFrame, metric: str, regime: str) -> go.Scatter:
     scale = label(metric).scale
     records: list[dict[str, object]] = data.to_dict("records")  # type: ignore[assignment]
     return go.Scatter(
@@ -123,8 +141,13 @@ def _points(data: pd.DataFrame, metric: str) -> go.Scatter:
         y=data["predicted"] * scale,
         error_x={"array": data["noise"].fillna(0) * scale, "color": MEASURED, "thickness": 1.2, "width": 0},
         mode="markers",
-        marker={"color": PREDICTED, "size": 9, "line": {"color": "white", "width": 1}},
-        name="BatchTwin",
+        marker={
+            "color": PREDICTED,
+            "size": 9,
+            "symbol": "circle" if regime.startswith("Below") else "square",
+            "line": {"color": "white", "width": 1},
+        },
+        name=regime,
         customdata=[_hover(row, metric) for row in records],
         hovertemplate="%{customdata}<extra></extra>",
     )

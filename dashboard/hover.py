@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from .data import HeatmapData, Place
 from .labels import number, percent, quantity
 
+NO_RESULT = {"infeasible": "cannot work", "failed": "failed", "skipped": "left out by the search"}
+"""A cell's status in words."""
+
 
 def hovers(data: HeatmapData) -> NDArray[np.object_]:
     """The text of every cell of a heatmap, as Plotly's HTML."""
@@ -34,16 +37,18 @@ def _known(data: HeatmapData, at: Place) -> Iterator[str]:
         yield "◆ vLLM's default"
     if not data.in_grid[at]:
         yield "not in this grid"
-    elif data.infeasible[at]:
-        yield "cannot work:"
+    elif data.reasons[at]:
+        yield f"{NO_RESULT.get(data.status[at], data.status[at])}:"
         yield from (html.escape(line) for line in textwrap.wrap(data.reasons[at], 64))
     elif math.isnan(data.predicted[at]):
         yield "not predicted"
     else:
         yield f"predicted {quantity(data.metric, data.predicted[at])}"
         yield from _measurement(data, at)
+    if data.meets_slo[at]:
+        yield "□ meets the SLOs"
     if data.preempting[at]:
-        yield "▲ preempts"
+        yield "⋯ preempts"
 
 
 def _measurement(data: HeatmapData, at: Place) -> Iterator[str]:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import streamlit as st
 
 from ..experiments.grid import Cell
+from ..experiments.recommend import Recommendation, recommend
 from ..experiments.replay import predict
 from ..experiments.run import Run
+from ..experiments.scenario import Scenario
 from ..sim.cost.profile import Profile, load_profile
+from .capacity_curves import Curve, curve
 from .results import Results, read_results, stamp
 
 
 def results_of(folder: Path) -> Results:
     """A sweep and what follows from it. Raises ``BatchTwinError`` if it cannot be read."""
     return _results(str(folder), stamp(folder))
+
+
+def recommendation_of(results: Results, slo: Mapping[str, float]) -> Recommendation:
+    """The recommendation by other SLOs than the sweep's. Raises ``BatchTwinError``."""
+    folder = results.sweep.folder
+    return _recommendation(str(folder), stamp(folder), tuple(sorted(slo.items())), _results=results)
 
 
 def profile_of(path: str) -> Profile:
@@ -37,9 +47,29 @@ def measured_runs(results: Results, cell: Cell) -> list[Run]:
     return _measured(cell, str(results.sweep.folder), stamp(results.sweep.folder), _results=results)
 
 
+def curve_of(scenario: Scenario, profile: Profile, cell: Cell) -> Curve:
+    """A cell's capacity within the scenario's SLOs, with every rate tried. Raises ``BatchTwinError`` or
+    ``TraceError``.
+    """
+    return _curve(cell, scenario.model_dump_json(), profile.hash(), scenario.trace.load().digest(), _profile=profile)
+
+
+@st.cache_resource(max_entries=64, show_spinner="Searching the capacity …")
+def _curve(cell: Cell, scenario: str, profile: str, trace: str, *, _profile: Profile) -> Curve:
+    asked = Scenario.model_validate_json(scenario)
+    return curve(asked, _profile, cell, asked.slo)
+
+
 @st.cache_resource(max_entries=16, show_spinner="Reading the results …")
 def _results(folder: str, changes: tuple[tuple[str, int], ...]) -> Results:
     return read_results(Path(folder))
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _recommendation(
+    folder: str, changes: tuple[tuple[str, int], ...], slo: tuple[tuple[str, float], ...], *, _results: Results
+) -> Recommendation:
+    return recommend(_results.sweep, slo=dict(slo))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

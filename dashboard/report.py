@@ -19,7 +19,7 @@ from . import frames, report_style
 from .data import first_policy, heatmap_data, parity_data, policies
 from .facts import Fact, facts, versions
 from .figures import parity
-from .heatmaps import LEGEND, What, heatmap
+from .heatmaps import MARKS, What, heatmap
 from .labels import label, number, percent
 from .results import Results, read_results
 from .theme import ICON
@@ -111,7 +111,7 @@ def _metrics(results: Results) -> tuple[str, ...]:
 
 def _maps(results: Results) -> Iterator[str]:
     note = "" if results.comparison else f'<p class="note">{NOT_MEASURED}</p>'
-    yield f'{_heading("Over both knobs")}{note}<p class="soft">{escape(LEGEND)}</p>'
+    yield f'{_heading("Over both knobs")}{note}<p class="soft">{escape("   ".join(MARKS.values()))}</p>'
     kinds: tuple[What, ...] = ("predicted", "measured", "error") if results.comparison else ("predicted",)
     shown = policies(results)
     for policy in sorted(shown, key=lambda name: name != first_policy(results)):

@@ -20,7 +20,7 @@ from .data import first_policy, policies
 from .errors import NoSweepError
 from .facts import facts
 from .launch import RESULTS_VARIABLE
-from .link import NEW, follow, open_form, parameters, remember, remember_sweep
+from .link import follow, open_form, parameters, remember, remember_sweep
 from .load import profile_of, results_of
 from .question import Question, ask
 from .results import Results, find_sweeps
@@ -82,7 +82,7 @@ def _context(root: Path) -> Context:
         st.divider()
         name = _choose_sweep(list(sweeps))
     try:
-        results = results_of(sweeps[name]) if name is not None and NEW not in st.query_params else None
+        results = results_of(sweeps[name]) if name is not None else None
     except BatchTwinError:
         scenario_bar(root, _question(root, None))
         raise

@@ -18,6 +18,7 @@ _DARK = {"backgroundColor": "#13161B", "secondaryBackgroundColor": "#1D2229", "t
 SERVER = {
     "browser.gatherUsageStats": "false",
     "client.showErrorDetails": "none",
+    "client.showErrorLinks": "false",
     "logger.level": "warning",
     "client.toolbarMode": "viewer",
     "server.fileWatcherType": "none",
