@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..scheduler.batch import Batch, Chunk
-from ..scheduler.cohort import Seat
+from ..scheduler.cohort import Members, Seat
 from ..scheduler.request import Request
 from .errors import KVCacheTooLarge
 
@@ -56,8 +56,7 @@ def design_batch(
     return Batch(
         step=0,
         clock=0,
-        seats=seats,
-        ranks=list(seats),
+        members=Members(seats),
         chunks=laid_out,
         num_running=len(seats) + len(laid_out),
         num_decode_kv_tokens=sum(decode_context_tokens) + sum(chunk.start for chunk in singles),

@@ -12,6 +12,7 @@ import numpy as np
 from ..executor import DeviceBackend, Engine, calibration_batches, measure_batches
 from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_threads
 from ..scheduler.batch import Batch
+from ..scheduler.cohort import NOBODY
 from ..sim.cost.features import Features, FloatArray, features_of, stack
 from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
 from ..sim.cost.models import Fitted, HostTerm
@@ -146,7 +147,7 @@ def _measure_swap(engine: Engine, num_gpu_blocks: int) -> float:
     copies = [(block, block) for block in range(1, count + 1)]
     times = []
     for repeat in range(2 * SWAP_REPEATS):
-        batch = Batch(step=0, clock=0, seats={}, ranks=[], chunks=[])
+        batch = Batch(step=0, clock=0, members=NOBODY, chunks=[])
         if repeat % 2 == 0:
             batch.copies_out = copies
         else:

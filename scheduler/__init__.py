@@ -8,7 +8,7 @@ from .request import Request, RequestStatus
 from .scheduler import Scheduler
 from .shapes import ForwardShapes, PaddedRectangle, forward_shapes, padded_rectangle
 from .step import Step
-from .waiting import SortedQueue, WaitingQueue
+from .waiting import ArrivalQueue, SortedQueue, WaitingQueue
 
 __all__ = [
     "POLICIES",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cohort import Seat
+from .cohort import Members, Seat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from .request import Request
 
@@ -52,10 +52,10 @@ class Row(NamedTuple):
     block_table: list[int]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(init=False, eq=False)
 class Batch:
-    """One iteration. It depends on nothing that changes later: seats are immutable, the cohort is copied when its
-    membership changes, a block table is append-only and is read up to the sequence length.
+    """One iteration. It depends on nothing that changes later: seats are immutable, ``members`` are those of the moment
+    whatever the cohort is later, a block table is append-only and is read up to the sequence length.
 
     The sums are what a cost model needs; none is obtained by walking the running set.
     """
@@ -64,10 +64,8 @@ class Batch:
     """Number of the ``schedule()`` call, from 0."""
     clock: int
     """The cohort's clock in this step: a seat's position is ``seat.offset + clock``."""
-    seats: Mapping[int, Seat]
-    """Rank → seat of everybody who decodes in bulk in this step (empty if the decodes stood still)."""
-    ranks: Sequence[int]
-    """The keys of ``seats`` in ascending order, that is in running-list order."""
+    members: Members
+    """Everybody who decodes in bulk in this step (nobody if the decodes stood still)."""
     chunks: Sequence[Chunk]
     """In scheduling order."""
     preempted: Sequence[Request] = ()
@@ -111,10 +109,31 @@ class Batch:
     num_free_blocks: int = 0
     bound: Bound = Bound.NONE
 
+    def __init__(
+        self,
+        step: int,
+        clock: int,
+        members: Members,
+        chunks: Sequence[Chunk],
+        preempted: Sequence[Request] = (),
+        admitted: Sequence[Request] = (),
+        **others: Any,
+    ) -> None:
+        """Only what differs from its default is set: a batch is made in every step."""
+        self.step = step
+        self.clock = clock
+        self.members = members
+        self.num_members = members.count
+        self.chunks = chunks
+        self.preempted = preempted
+        self.admitted = admitted
+        if others:
+            self.__dict__.update(others)
+
     @property
     def num_decodes(self) -> int:
         """Sequences with one new token over existing context."""
-        return len(self.ranks) + self.num_single_chunks
+        return self.num_members + self.num_single_chunks
 
     @property
     def num_prefills(self) -> int:
@@ -124,17 +143,17 @@ class Batch:
     @property
     def num_seqs(self) -> int:
         """Sequences served in this step (S)."""
-        return len(self.ranks) + len(self.chunks)
+        return self.num_members + len(self.chunks)
 
     @property
     def num_tokens(self) -> int:
         """New tokens of this step without padding (T)."""
-        return len(self.ranks) + self.num_single_chunks + self.num_prefill_tokens
+        return self.num_members + self.num_single_chunks + self.num_prefill_tokens
 
     @property
     def num_samples(self) -> int:
         """Tokens this step yields."""
-        return len(self.ranks) + self.num_sampled_chunks
+        return self.num_members + self.num_sampled_chunks
 
     @property
     def num_blocks_swapped(self) -> int:
@@ -145,11 +164,12 @@ class Batch:
         """Everybody served, in vLLM's scheduling order: the running list's, then the admitted. O(S)."""
         chunks = iter(self.chunks)
         chunk = next(chunks, None)
-        for rank in self.ranks:
+        seats = self.members.seats
+        for rank in self.members.ranks:
             while chunk is not None and chunk.rank < rank:
                 yield Row(chunk.request, chunk.start, chunk.num_tokens, chunk.samples, chunk.block_table)
                 chunk = next(chunks, None)
-            yield self._decode_row(self.seats[rank])
+            yield self._decode_row(seats[rank])
         while chunk is not None:
             yield Row(chunk.request, chunk.start, chunk.num_tokens, chunk.samples, chunk.block_table)
             chunk = next(chunks, None)

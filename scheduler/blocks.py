@@ -19,25 +19,25 @@ class BlockPool:
 
     def __init__(self, num_gpu_blocks: int) -> None:
         self.num_blocks = num_gpu_blocks - 1
+        self.num_free = self.num_blocks
+        """Blocks that can be handed out now, cached ones that nobody holds included."""
         self._free = list(range(num_gpu_blocks - 1, 0, -1))
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that can be handed out now."""
-        return len(self._free)
 
     def take(self, num_blocks: int) -> list[int]:
         """The next ``num_blocks`` free blocks; the caller has checked that there are enough."""
         taken = self._free[: -num_blocks - 1 : -1]
-        del self._free[len(self._free) - num_blocks :]
+        self.num_free -= num_blocks
+        del self._free[self.num_free :]
         return taken
 
     def take_one(self) -> int:
         """The next free block."""
+        self.num_free -= 1
         return self._free.pop()
 
     def give_back(self, table: list[int]) -> None:
         """Return a whole block table; its last block is the next to be handed out."""
+        self.num_free += len(table)
         self._free.extend(table)
 
     def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
@@ -47,6 +47,8 @@ class BlockPool:
         """
         held = self._count(tables)
         free = self._count([self._free])
+        if self.num_free != sum(free):
+            raise BatchTwinError(f"{self.num_free} KV blocks are said to be free, a walk finds {sum(free)}.")
         for block in range(self.num_blocks + 1):
             if held[block] + free[block] != (block > 0):
                 raise BatchTwinError(f"KV block {block} is free {free[block]} times and held {held[block]} times.")
@@ -77,11 +79,6 @@ class PrefixCachingPool(BlockPool):
         self._block_of: dict[bytes, int] = {}  # the one that got the hash first
         self._others_of: dict[bytes, list[int]] = {}  # those that got it later, in order
 
-    @property
-    def num_free(self) -> int:
-        """Blocks that can be handed out now, cached ones that nobody holds included."""
-        return len(self._free) + len(self._idle)
-
     def take(self, num_blocks: int) -> list[int]:
         """The next ``num_blocks`` free blocks; what they cached is forgotten."""
         return [self.take_one() for _ in range(num_blocks)]
@@ -93,6 +90,7 @@ class PrefixCachingPool(BlockPool):
         else:
             block, _ = self._idle.popitem(last=False)
             self._forget(block)
+        self.num_free -= 1
         self._holders[block] = 1
         return block
 
@@ -102,6 +100,7 @@ class PrefixCachingPool(BlockPool):
         for block in reversed(table):
             self._holders[block] -= 1
             if self._holders[block] == 0:
+                self.num_free += 1
                 if block in self._hash_of:
                     self._idle[block] = None
                 else:
@@ -126,6 +125,7 @@ class PrefixCachingPool(BlockPool):
         """One more holder for each of ``blocks``."""
         for block in blocks:
             if self._holders[block] == 0:
+                self.num_free -= 1
                 del self._idle[block]
             self._holders[block] += 1
 
@@ -140,6 +140,8 @@ class PrefixCachingPool(BlockPool):
         """Every reference is counted; free and held blocks are disjoint; both hash maps agree."""
         held = self._count(tables)
         free = self._count([self._free, list(self._idle)])
+        if self.num_free != sum(free):
+            raise BatchTwinError(f"{self.num_free} KV blocks are said to be free, a walk finds {sum(free)}.")
         for block in range(1, self.num_blocks + 1):
             if held[block] != self._holders[block] or free[block] != (held[block] == 0):
                 raise BatchTwinError(

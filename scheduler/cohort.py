@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from .request import Request
 
 
@@ -27,6 +29,74 @@ class Seat:
     block_table: list[int]
 
 
+class Change:
+    """One change of membership, and the one after it: so only what somebody may still ask about is kept."""
+
+    __slots__ = ("joined", "next", "seat")
+    joined: bool
+    seat: Seat
+    next: Change | None
+
+    def __init__(self) -> None:
+        self.next = None
+
+
+class Members:
+    """Who decodes in bulk at one moment, whatever happens later. Laid out when somebody asks, from what the cohort is
+    by then and the changes in between, undone.
+    """
+
+    __slots__ = ("_cohort", "_ranks", "_seats", "_since", "count")
+
+    def __init__(self, seats: dict[int, Seat] | None = None) -> None:
+        self.count = 0 if seats is None else len(seats)
+        self._seats: dict[int, Seat] | None = {} if seats is None else seats
+        self._ranks: list[int] | None = None
+        self._cohort: Cohort | None = None
+        self._since: Change | None = None
+
+    @classmethod
+    def of(cls, cohort: Cohort, since: Change) -> Members:
+        """The members of ``cohort`` as they are now; ``since`` is the change that comes next."""
+        members = cls.__new__(cls)
+        members.count = len(cohort.ranks)
+        members._seats = members._ranks = None
+        members._cohort, members._since = cohort, since
+        return members
+
+    @property
+    def seats(self) -> Mapping[int, Seat]:
+        """Rank → seat, in no particular order. O(members) the first time."""
+        if self._seats is None:
+            assert self._cohort is not None
+            self._seats = _undone(self._cohort.seats.copy(), self._since)
+            self._cohort = self._since = None
+        return self._seats
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The keys of ``seats`` in ascending order, that is in running-list order."""
+        if self._ranks is None:
+            self._ranks = sorted(self.seats)
+        return self._ranks
+
+
+def _undone(seats: dict[int, Seat], since: Change | None) -> dict[int, Seat]:
+    changes = []
+    while since is not None and since.next is not None:
+        changes.append(since)
+        since = since.next
+    for change in reversed(changes):
+        if change.joined:
+            del seats[change.seat.rank]
+        else:
+            seats[change.seat.rank] = change.seat
+    return seats
+
+
+NOBODY = Members()
+
+
 class Cohort:
     """Requests that decode in bulk, by rank (their place in the running list)."""
 
@@ -39,7 +109,8 @@ class Cohort:
         self._crossers: list[dict[int, Seat]] = [{} for _ in range(block_size)]
         self._last_token: dict[int, list[Seat]] = {}
         self._last_clocks: list[int] = []  # heap of the keys of _last_token
-        self._lent = False
+        self._coming = Change()
+        self._members: Members | None = None  # as they are now, if somebody asked
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -51,9 +122,9 @@ class Cohort:
 
     def join(self, request: Request, num_steps_left: int) -> None:
         """Seat ``request``, which has computed all its known tokens and produces ``num_steps_left`` more here."""
-        self._unshare()
-        offset = request.num_computed_tokens - self.clock
+        offset = request._computed_tokens - self.clock
         seat = Seat(request, request.rank, offset, request.block_table)
+        self._note(seat, True)
         self.seats[seat.rank] = seat
         if self.ranks and self.ranks[-1] > seat.rank:
             insort(self.ranks, seat.rank)
@@ -71,12 +142,12 @@ class Cohort:
 
     def leave(self, request: Request) -> None:
         """Unseat ``request``; its progress is written back to it."""
-        self._unshare()
         seat = request.seat
         assert seat is not None
-        computed, outputs = request.num_computed_tokens, request.num_output_tokens
+        self._note(seat, False)
         request.seat = request.cohort = None
-        request._computed_tokens, request._output_tokens = computed, outputs
+        request._computed_tokens = computed = seat.offset + self.clock
+        request._output_tokens = computed + 1 - request.num_prompt_tokens
         del self.seats[seat.rank]
         del self.ranks[bisect_left(self.ranks, seat.rank)]
         self.sum_offset -= seat.offset
@@ -110,10 +181,11 @@ class Cohort:
                 return clock - self.clock
         return clocks[0] - self.clock
 
-    def lend(self) -> tuple[dict[int, Seat], list[int]]:
-        """The members as they are now, to be kept by a batch: whoever changes them next copies first."""
-        self._lent = True
-        return self.seats, self.ranks
+    def members(self) -> Members:
+        """The members as they are now, to be kept by a batch."""
+        if self._members is None:
+            self._members = Members.of(self, self._coming)
+        return self._members
 
     def tick(self) -> list[Seat]:
         """Move everybody one token on; returns, by rank, those for whom that was the last one."""
@@ -122,10 +194,12 @@ class Cohort:
         if due is None:
             return []
         last = [seat for seat in due if self.seats.get(seat.rank) is seat]
-        last.sort(key=lambda seat: seat.rank)
+        if len(last) > 1:
+            last.sort(key=lambda seat: seat.rank)
         return last
 
-    def _unshare(self) -> None:
-        if self._lent:
-            self.seats, self.ranks = self.seats.copy(), self.ranks.copy()
-            self._lent = False
+    def _note(self, seat: Seat, joined: bool) -> None:
+        change = self._coming
+        change.seat, change.joined = seat, joined
+        change.next = self._coming = Change()
+        self._members = None

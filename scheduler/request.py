@@ -35,6 +35,7 @@ class Request:
     __slots__ = (
         "_computed_tokens",
         "_output_tokens",
+        "_prompt",
         "_tokens_to_recompute",
         "arrival_s",
         "block_hashes",
@@ -50,7 +51,6 @@ class Request:
         "output_len",
         "predicted_output_len",
         "priority",
-        "prompt",
         "rank",
         "request_id",
         "seat",
@@ -75,7 +75,7 @@ class Request:
         self.num_prompt_tokens = num_prompt_tokens
         self.output_len = output_len
         self.arrival_s = arrival_s
-        self.prompt = tuple(prompt) if prompt is not None else ((f"p:{request_id}", 0, num_prompt_tokens),)
+        self._prompt = prompt
         self.max_tokens = max_tokens
         self.predicted_output_len = predicted_output_len
         self.priority = priority
@@ -94,6 +94,13 @@ class Request:
         self._computed_tokens = 0
         self._output_tokens = 0
         self._tokens_to_recompute = 0  # how many had been computed when it was preempted
+
+    @property
+    def prompt(self) -> tuple[Segment, ...]:
+        """The prompt's tokens; a stream of its own unless they were given."""
+        if self._prompt is None:
+            return ((f"p:{self.request_id}", 0, self.num_prompt_tokens),)
+        return tuple(self._prompt)
 
     @property
     def num_computed_tokens(self) -> int:

@@ -40,7 +40,12 @@ class Scheduler:
         self.stalled: set[int] = set()  # ranks of those in ``prefilling`` that decode and only lacked budget
         self.held: list[Request] = []
         self.num_steps = 0
+        self.num_running = 0
+        """Resident sequences: what ``max_num_seqs`` bounds."""
+        self.admission_limit_seqs = config.admission_limit_seqs
         self.stops_at_own_preemption = self._victim_rule == "last"
+        self.has_padded = False
+        """Whether a decode may have a block already that it does not need yet."""
         self._refuse_unservable = refuse_unservable
         self._requests: dict[str, Request] = {}
         self._next_rank = 0
@@ -48,11 +53,6 @@ class Scheduler:
         self._steps_since_prefill = config.prefill_schedule_interval
         self._aborted = False  # since the last step
         self._left_waiting = False  # by the last admission pass that was open to prompts
-
-    @property
-    def num_running(self) -> int:
-        """Resident sequences: what ``max_num_seqs`` bounds."""
-        return len(self.cohort) + len(self.prefilling) + len(self.draining) + len(self.held)
 
     @property
     def has_work(self) -> bool:
@@ -111,10 +111,11 @@ class Scheduler:
 
     def complete(self, batch: Batch) -> list[Request]:
         """``batch`` has run. Returns who finished with it, in scheduling order; their blocks are free again."""
-        finished = [request for request in batch.finishing if request.request_id in self._requests]
-        for request in finished:
-            del self._requests[request.request_id]
-            self._end(request)
+        finished: list[Request] = []
+        for request in batch.finishing:
+            if self._requests.pop(request.request_id, None) is not None:
+                self._end(request)
+                finished.append(request)
         if self.held and self.num_running == len(self.held):
             self._release_held()
         return finished
@@ -137,8 +138,7 @@ class Scheduler:
         for _ in range(num_steps):
             crossers = cohort.crossers()
             if crossers:
-                for rank in sorted(crossers):
-                    crossers[rank].block_table.append(pool.take_one())
+                self.hand_out(crossers)
             if pool.caches_prefixes:
                 fillers = cohort.fillers()
                 for rank in sorted(fillers):
@@ -162,6 +162,8 @@ class Scheduler:
         walked = sum(seat.request.num_computed_tokens for seat in self.cohort.seats.values())
         if walked != self.cohort.num_kv_tokens:
             raise BatchTwinError(f"The cohort sums {self.cohort.num_kv_tokens} KV tokens, a walk finds {walked}.")
+        if self.num_running != len(residents):
+            raise BatchTwinError(f"{self.num_running} requests are said to be resident, a walk finds {len(residents)}.")
         if len(residents) - len(self.held) + len(self.waiting) != len(self._requests):
             raise BatchTwinError("A request is neither waiting nor running, or both.")
 
@@ -195,6 +197,14 @@ class Scheduler:
         """
         return self.cohort.crossers() if self.config.async_scheduling else self.cohort.fillers()
 
+    def hand_out(self, crossers: dict[int, Seat]) -> None:
+        """A block each for decodes whose next token starts one, in running-list order. There are enough."""
+        ranks = sorted(crossers)
+        if self.has_padded:
+            ranks = [rank for rank in ranks if self.cohort.lacks_block(crossers[rank])]
+        for rank, block in zip(ranks, self.pool.take(len(ranks)), strict=True):
+            crossers[rank].block_table.append(block)
+
     def find_cached(self, request: Request) -> list[int]:
         """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""
         if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
@@ -204,12 +214,13 @@ class Scheduler:
 
     def has_room(self, num_tokens: int, hits: Sequence[int]) -> bool:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted."""
-        needed = -(-num_tokens // self.config.block_size) - len(hits)
-        if hits and isinstance(self.pool, PrefixCachingPool):
-            needed += self.pool.num_idle(hits)
-        if self.config.watermark and self.num_running:
-            needed += int(self.config.watermark * self.config.num_gpu_blocks)
-        return needed <= self.pool.num_free
+        config, pool = self.config, self.pool
+        needed = -(-num_tokens // config.block_size) - len(hits)
+        if hits and isinstance(pool, PrefixCachingPool):
+            needed += pool.num_idle(hits)
+        if config.watermark and self.num_running:
+            needed += int(config.watermark * config.num_gpu_blocks)
+        return needed <= pool.num_free
 
     def victim(self) -> Request:
         """Who is preempted next."""
@@ -227,6 +238,7 @@ class Scheduler:
         """
         request.rank = self._next_rank
         self._next_rank += 1
+        self.num_running += 1
         request.status = RequestStatus.RUNNING
         self.prefilling[request.rank] = request
         if hits and isinstance(self.pool, PrefixCachingPool):
@@ -370,6 +382,7 @@ class Scheduler:
             self.prefilling.pop(request.rank, None)
             self.draining.pop(request.rank, None)
             self.stalled.discard(request.rank)
+        self.num_running -= 1
         self.pool.give_back(request.block_table)
         request.block_table = []
         self.policy.left(request)

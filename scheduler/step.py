@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .batch import Batch, Bound, Chunk
+from .cohort import NOBODY
 from .request import Request, RequestStatus
 
 if TYPE_CHECKING:
     from .cohort import Seat
-    from .config import SchedulerConfig
     from .scheduler import Scheduler
-    from .waiting import WaitingQueue
 
 
 class Step:
@@ -20,54 +19,43 @@ class Step:
     lasting state is changed through its verbs only.
     """
 
-    __slots__ = (
-        "_admitted",
-        "_bound",
-        "_cached_tokens",
-        "_chunks",
-        "_copies_in",
-        "_copies_out",
-        "_limit_tokens",
-        "_padding",
-        "_preempted",
-        "_resumed",
-        "_scheduler",
-        "_stalled",
-        "_ticks",
-        "budget_tokens",
-        "carries_prefill",
-        "holds_prefills",
-        "threshold_tokens",
-    )
+    threshold_tokens = 0
+    """Most prompt tokens one request may get in this step; 0 is no cap."""
+    holds_prefills = False
+    """Whether ``prefill_schedule_interval`` keeps prompts out of this step."""
+    carries_prefill = False
+    """Whether ``prefill_schedule_interval`` counts this step as one with prompt tokens: an unfinished prompt was
+    served, even if it lost its tokens again, or somebody was admitted with more than one token to compute."""
+    num_preempted = 0
+    """Preemptions of this step so far."""
+
+    # A step is made in every iteration: what stays at its default is the class's.
+    _preempted: Sequence[Request] = ()
+    _resumed: Sequence[Request] = ()
+    _stalled: Sequence[Request] = ()
+    _padding: Sequence[Chunk] = ()
+    _copies_out: Sequence[tuple[int, int]] = ()
+    _copies_in: Sequence[tuple[int, int]] = ()
+    _cached_tokens = 0
+    _ticks = False
+    _bound = Bound.NONE
 
     def __init__(self, scheduler: Scheduler) -> None:
+        config = scheduler.config
         self._scheduler = scheduler
-        self.budget_tokens = self._limit_tokens = scheduler.config.max_num_batched_tokens
-        self.threshold_tokens = scheduler.threshold_tokens()
-        """Most prompt tokens one request may get in this step; 0 is no cap."""
-        self.holds_prefills = scheduler.holds_prefills()
-        """Whether ``prefill_schedule_interval`` keeps prompts out of this step."""
-        self.carries_prefill = False
-        """Whether ``prefill_schedule_interval`` counts this step as one with prompt tokens: an unfinished prompt was
-        served, even if it lost its tokens again, or somebody was admitted with more than one token to compute."""
+        self.config = config
+        """The knobs."""
+        self.waiting = scheduler.waiting
+        """Who waits, in order."""
+        self.budget_tokens = self._limit_tokens = config.max_num_batched_tokens
         self._chunks: list[Chunk] = []
-        self._preempted: list[Request] = []
         self._admitted: list[Request] = []
-        self._resumed: list[Request] = []
-        self._stalled: list[Request] = []
-        self._padding: list[Chunk] = []
-        self._copies_out: list[tuple[int, int]] = []
-        self._copies_in: list[tuple[int, int]] = []
-        self._cached_tokens = 0
-        self._ticks = False
-        self._bound = Bound.NONE
+        if config.long_prefill_token_threshold:
+            self.threshold_tokens = scheduler.threshold_tokens()
+        if config.prefill_schedule_interval > 1:
+            self.holds_prefills = scheduler.holds_prefills()
 
     # What a policy may look at.
-
-    @property
-    def waiting(self) -> WaitingQueue:
-        """Who waits, in order."""
-        return self._scheduler.waiting
 
     @property
     def num_running(self) -> int:
@@ -85,11 +73,6 @@ class Step:
         return self._scheduler.held
 
     @property
-    def config(self) -> SchedulerConfig:
-        """The knobs."""
-        return self._scheduler.config
-
-    @property
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out now."""
         return self._scheduler.pool.num_free
@@ -99,11 +82,6 @@ class Step:
         """Blocks that one more token for every decode takes."""
         cohort = self._scheduler.cohort
         return sum(cohort.lacks_block(seat) for seat in cohort.crossers().values())
-
-    @property
-    def num_preempted(self) -> int:
-        """Preemptions of this step so far."""
-        return len(self._preempted)
 
     @property
     def has_chunks(self) -> bool:
@@ -121,13 +99,16 @@ class Step:
         unfinished prompt what is left. Where blocks run out a victim is preempted.
         """
         scheduler = self._scheduler
-        crossers = scheduler.cohort.crossers()
-        if scheduler.prefilling or len(crossers) > scheduler.pool.num_free:
-            self._advance_in_order(crossers, scheduler.prefilling)
+        cohort, prefilling = scheduler.cohort, scheduler.prefilling
+        crossers = cohort.crossers()
+        if len(crossers) > scheduler.pool.num_free or (prefilling and not self._ends_with(prefilling)):
+            self._advance_in_order(crossers, prefilling)
         else:
             self._advance_in_bulk(crossers)
+            if prefilling:
+                self._serve_prefills()
         self._ticks = True
-        self.budget_tokens -= len(scheduler.cohort)
+        self.budget_tokens -= len(cohort.ranks)
 
     def advance_decodes(self) -> None:
         """Serve the decodes only, before any prompt: one token each, preempting where blocks run out."""
@@ -138,16 +119,11 @@ class Step:
         else:
             self._advance_in_bulk(crossers)
         self._ticks = True
-        self.budget_tokens -= len(scheduler.cohort)
+        self.budget_tokens -= len(scheduler.cohort.ranks)
 
     def advance_prefills(self) -> None:
         """Serve the unfinished prompts, in order, from what is left of the budget (after ``advance_decodes``)."""
-        for rank in sorted(self._scheduler.prefilling):
-            request = self._scheduler.prefilling.get(rank)
-            if request is None:
-                continue
-            if self.budget_tokens <= 0 or not self._advance_prefill(request, self.budget_tokens):
-                break
+        self._serve_prefills()
 
     def limit_tokens(self, num_tokens: int) -> None:
         """Serve no more than ``num_tokens`` in this step. Called before anybody is served."""
@@ -163,29 +139,50 @@ class Step:
         is not looked at.
         """
         scheduler = self._scheduler
-        config = scheduler.config
-        if scheduler.num_running >= config.admission_limit_seqs:
+        if scheduler.num_running >= scheduler.admission_limit_seqs:
             return self._held_back_by(Bound.MAX_NUM_SEQS)
-        request = scheduler.waiting.head
-        known = request.num_tokens
-        hits = scheduler.find_cached(request)
-        start = len(hits) * config.block_size if hits else request.num_computed_tokens
-        want = self._capped(known - start)
-        if self.budget_tokens <= 0 or (whole and want > self.budget_tokens):
+        request = self.waiting.head
+        known = request.num_prompt_tokens + request._output_tokens
+        start = request._computed_tokens
+        hits: list[int] = []
+        if scheduler.pool.caches_prefixes and (hits := scheduler.find_cached(request)):
+            start = len(hits) * self.config.block_size
+        want = known - start
+        if self.threshold_tokens and want > self.threshold_tokens:
+            want = self.threshold_tokens
+        if want > self.budget_tokens:
+            if whole or self.budget_tokens <= 0:
+                return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
+            want = self.budget_tokens
+        elif self.budget_tokens <= 0:
             return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
         if self.holds_prefills and known - start > 1:
             return False
-        want = min(want, self.budget_tokens)
-        fit = min(known, config.max_model_len) if config.scheduler_reserve_full_isl else 0
-        if not scheduler.has_room(max(fit, start + want, reserve_tokens), hits):
+        if not scheduler.has_room(self._room_tokens(known, start + want, reserve_tokens), hits):
             return self._held_back_by(Bound.KV_BLOCKS)
-        scheduler.waiting.pop()
-        (self._resumed if request.status is RequestStatus.PREEMPTED else self._admitted).append(request)
-        self._copies_in += scheduler.settle(request, hits, start + want)
-        self._cached_tokens += len(hits) * config.block_size
-        self._serve(request, want)
-        self.carries_prefill |= known - start > 1
+        self._take_in(request, hits, start, want)
+        self.carries_prefill = self.carries_prefill or known - start > 1
         return True
+
+    def _room_tokens(self, known: int, stop: int, reserve_tokens: int) -> int:
+        """For how many tokens there must be blocks for a request to be admitted."""
+        config = self.config
+        if config.scheduler_reserve_full_isl and known > stop:
+            stop = max(stop, min(known, config.max_model_len))
+        return reserve_tokens if reserve_tokens > stop else stop
+
+    def _take_in(self, request: Request, hits: list[int], start: int, num_tokens: int) -> None:
+        self.waiting.pop()
+        if request.status is RequestStatus.PREEMPTED:
+            self._resumed = [*self._resumed, request]
+        else:
+            self._admitted.append(request)
+        copies_in = self._scheduler.settle(request, hits, start + num_tokens)
+        if copies_in:
+            self._copies_in = [*self._copies_in, *copies_in]
+        if hits:
+            self._cached_tokens += len(hits) * self.config.block_size
+        self._serve(request, start, num_tokens)
 
     def preempt(self, request: Request) -> None:
         """Take everything from ``request`` and queue it again; what it had computed is computed anew later, or
@@ -196,13 +193,16 @@ class Step:
                 self.budget_tokens += chunk.num_tokens
                 del self._chunks[i]
                 break
-        self._copies_out += self._scheduler.evict(request)
-        self._preempted.append(request)
+        self._copies_out = [*self._copies_out, *self._scheduler.evict(request)]
+        self._preempted = [*self._preempted, request]
+        self.num_preempted += 1
 
     def pad(self, request: Request, start: int, num_tokens: int) -> None:
         """Have the device compute ``num_tokens`` slots of ``request``'s row that nobody needs."""
+        self._scheduler.has_padded = True
         self._grow(request, start + num_tokens)
-        self._padding.append(Chunk(request, request.rank, start, num_tokens, False, request.block_table))
+        padding = Chunk(request, request.rank, start, num_tokens, False, request.block_table)
+        self._padding = [*self._padding, padding]
         self.budget_tokens -= num_tokens
 
     def close(self) -> Batch:
@@ -210,29 +210,49 @@ class Step:
         scheduler = self._scheduler
         cohort = scheduler.cohort
         if self._ticks:
-            kv_tokens, clock = cohort.num_kv_tokens, cohort.clock
-            seats, ranks = cohort.lend()
+            kv_tokens, clock, members = cohort.num_kv_tokens, cohort.clock, cohort.members()
             finishing = scheduler.tick()
         else:
-            kv_tokens, clock, seats, ranks, finishing = 0, cohort.clock, {}, [], []
-        batch = Batch(scheduler.num_steps, clock, seats, ranks, self._chunks, self._preempted, self._admitted)
+            kv_tokens, clock, members, finishing = 0, cohort.clock, NOBODY, []
+        batch = Batch(scheduler.num_steps, clock, members, self._chunks, self._preempted, self._admitted)
         batch.num_decode_kv_tokens = kv_tokens
-        batch.resumed, batch.stalled = self._resumed, self._stalled
         if self._chunks:
             finishing = self._close_chunks(batch, finishing)
-        if self._padding:
-            _sum_padding(batch, self._padding)
-        if self._copies_in or self._copies_out:
-            batch.copies_in, batch.copies_out = self._copies_in, self._copies_out
         batch.finishing = finishing
-        batch.num_cached_tokens = self._cached_tokens
         batch.num_running = scheduler.num_running
-        batch.num_waiting = len(scheduler.waiting)
+        batch.num_waiting = len(self.waiting)
         batch.num_free_blocks = scheduler.pool.num_free
-        batch.bound = Bound.KV_BLOCKS if self._preempted else self._bound
+        batch.bound = self._bound
+        if self._preempted or self._resumed or self._stalled or self._padding or self._cached_tokens:
+            self._close_the_rest(batch)
         return batch
 
     # How.
+
+    def _close_the_rest(self, batch: Batch) -> None:
+        """What few steps have."""
+        batch.resumed, batch.stalled = self._resumed, self._stalled
+        batch.copies_in, batch.copies_out = self._copies_in, self._copies_out
+        batch.num_cached_tokens = self._cached_tokens
+        if self._preempted:
+            batch.bound = Bound.KV_BLOCKS
+        if self._padding:
+            _sum_padding(batch, self._padding)
+
+    def _serve_prefills(self) -> None:
+        """Serve the unfinished prompts from what the budget leaves them and, if they are still to come, the decodes."""
+        cohort, prefilling = self._scheduler.cohort, self._scheduler.prefilling
+        for rank in sorted(prefilling):
+            left = self.budget_tokens if self._ticks else self.budget_tokens - len(cohort.ranks)
+            if left <= 0:
+                break
+            if rank in prefilling and not self._advance_prefill(prefilling[rank], left):
+                break
+
+    def _ends_with(self, prefilling: dict[int, Request]) -> bool:
+        """Whether the unfinished prompts stand at the end of the running list and the budget reaches all decodes."""
+        ranks = self._scheduler.cohort.ranks
+        return not ranks or (min(prefilling) > ranks[-1] and self.budget_tokens > len(ranks))
 
     def _held_back_by(self, bound: Bound) -> bool:
         self._bound = bound
@@ -245,10 +265,7 @@ class Step:
         """Everybody decodes and blocks suffice: only who begins or fills a block is touched."""
         scheduler = self._scheduler
         if crossers:
-            take, lacks_block = scheduler.pool.take_one, scheduler.cohort.lacks_block
-            for rank in sorted(crossers):
-                if lacks_block(crossers[rank]):
-                    crossers[rank].block_table.append(take())
+            scheduler.hand_out(crossers)
         if scheduler.pool.caches_prefixes:
             fillers = scheduler.fillers()
             for rank in sorted(fillers):
@@ -276,7 +293,7 @@ class Step:
         while cohort and self._budget_before(cohort.ranks[-1]) <= 0:
             request = cohort.seats[cohort.ranks[-1]].request
             scheduler.stall(request)
-            self._stalled.append(request)
+            self._stalled = [*self._stalled, request]
 
     def _budget_before(self, rank: int) -> int:
         """What is left of the whole budget when the running list has been served up to ``rank``."""
@@ -285,8 +302,8 @@ class Step:
 
     def _advance_prefill(self, request: Request, left: int) -> bool:
         """Serve a resident's next tokens, at most ``left``. False if the running list ends here."""
-        computed = request.num_computed_tokens
-        missing = request.num_tokens - computed
+        computed = request._computed_tokens
+        missing = request.num_prompt_tokens + request._output_tokens - computed
         is_prefill = request.rank not in self._scheduler.stalled
         if self.holds_prefills and is_prefill:
             return True
@@ -299,8 +316,8 @@ class Step:
             return True
         if not self._grow(request, computed + want):
             return not self._scheduler.stops_at_own_preemption
-        self._serve(request, want)
-        self.carries_prefill |= is_prefill
+        self._serve(request, computed, want)
+        self.carries_prefill = self.carries_prefill or is_prefill
         return True
 
     def _grow(self, request: Request, num_tokens: int) -> bool:
@@ -318,9 +335,8 @@ class Step:
             request.block_table.extend(scheduler.pool.take(missing))
         return True
 
-    def _serve(self, request: Request, num_tokens: int) -> None:
-        start = request.num_computed_tokens
-        stop, known = start + num_tokens, request.num_tokens
+    def _serve(self, request: Request, start: int, num_tokens: int) -> None:
+        stop, known = start + num_tokens, request.num_prompt_tokens + request._output_tokens
         if stop < known:
             self._bound = Bound.MAX_NUM_BATCHED_TOKENS
         self._chunks.append(Chunk(request, request.rank, start, num_tokens, stop == known, request.block_table))
@@ -329,18 +345,22 @@ class Step:
             self._scheduler.register(request, min(stop, known))
 
     def _close_chunks(self, batch: Batch, finishing: list[Request]) -> list[Request]:
-        ended = [chunk.request for chunk in self._chunks if self._scheduler.move_on(chunk)]
+        move_on = self._scheduler.move_on
+        ended = []
         for chunk in self._chunks:
-            batch.num_sampled_chunks += chunk.samples
-            if chunk.is_decode:
+            request, _, start, num_tokens, samples, _ = chunk
+            if num_tokens == 1 and start > 0:
                 batch.num_single_chunks += 1
-                batch.num_decode_kv_tokens += chunk.start
+                batch.num_decode_kv_tokens += start
             else:
-                batch.num_prefill_tokens += chunk.num_tokens
-                batch.prefill_attention_work += chunk.num_tokens * (chunk.start + chunk.num_tokens / 2)
-            again = chunk.request._tokens_to_recompute - chunk.start
-            if again > 0:
-                batch.num_recomputed_tokens += min(again, chunk.num_tokens)
+                batch.num_prefill_tokens += num_tokens
+                batch.prefill_attention_work += num_tokens * (start + num_tokens / 2)
+            if request._tokens_to_recompute > start:
+                batch.num_recomputed_tokens += min(request._tokens_to_recompute - start, num_tokens)
+            if samples:
+                batch.num_sampled_chunks += 1
+            if move_on(chunk):
+                ended.append(request)
         if not ended:
             return finishing
         return sorted([*finishing, *ended], key=lambda request: request.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -9,38 +10,48 @@ from collections.abc import Callable, Iterator
 from .request import Request
 
 
-class WaitingQueue:
+class WaitingQueue(ABC):
+    """Who waits, in the order in which they are admitted."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Request]: ...
+
+    @property
+    @abstractmethod
+    def head(self) -> Request:
+        """Who is next."""
+
+    @abstractmethod
+    def push(self, request: Request, /) -> None:
+        """Queue a new arrival."""
+
+    @abstractmethod
+    def push_back(self, request: Request, /) -> None:
+        """Queue a preempted request."""
+
+    @abstractmethod
+    def pop(self) -> Request:
+        """Take the head."""
+
+    @abstractmethod
+    def remove(self, request: Request, /) -> None:
+        """Take ``request`` out wherever it stands."""
+
+
+class ArrivalQueue(deque[Request], WaitingQueue):  # type: ignore[misc]  # a deque of requests is also a bare iterable
     """First come, first served; who was preempted returns to the front."""
-
-    def __init__(self) -> None:
-        self._queue: deque[Request] = deque()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
 
     @property
     def head(self) -> Request:
         """Who is next."""
-        return self._queue[0]
+        return self[0]
 
-    def push(self, request: Request) -> None:
-        """Queue a new arrival."""
-        self._queue.append(request)
-
-    def push_back(self, request: Request) -> None:
-        """Queue a preempted request: it goes to the front."""
-        self._queue.appendleft(request)
-
-    def pop(self) -> Request:
-        """Take the head."""
-        return self._queue.popleft()
-
-    def remove(self, request: Request) -> None:
-        """Take ``request`` out wherever it stands."""
-        self._queue.remove(request)
+    push = deque.append
+    push_back = deque.appendleft
+    pop = deque.popleft
 
 
 Key = tuple[float | str, ...]

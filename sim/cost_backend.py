@@ -31,7 +31,9 @@ class CostModelBackend:
         features = features_of(batch)
         host_s = self._host.host_s(features)
         device_s = self._cost_model.duration_s(features)
-        start_s = max(now_s + host_s, self._device_free_s)
+        start_s = now_s + host_s
+        if start_s < self._device_free_s:
+            start_s = self._device_free_s
         self._device_free_s = end_s = start_s + device_s
         return Execution(start_s, end_s, host_s, device_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +39,38 @@ ITERATION_COUNTS = (
 )
 """``previous_tick`` is the iteration in which the ``num_itl`` decodes of this one got their last token."""
 RECORDED = ITERATION_TIMES + ITERATION_COUNTS
+FEW_HAVE = (
+    "num_padded_tokens",
+    "num_padded_rows",
+    "num_padded_decodes",
+    "num_padded_kv_tokens",
+    "padded_attention_work",
+    "num_blocks_swapped",
+    "num_preempted",
+    "num_recomputed_tokens",
+    "num_cached_tokens",
+)
+"""What is 0 in nearly every iteration."""
+_SUMS = ("num_tokens", "num_seqs")
+PACKED = tuple(name for name in RECORDED if name not in FEW_HAVE + _SUMS)
+pack = Struct(f"{len(PACKED)}d").pack
+"""``PACKED`` of one iteration as bytes: a third of what appending to an array takes."""
+_PACKED_AT = [RECORDED.index(name) for name in PACKED]
+_FEW_AT = [RECORDED.index(name) for name in FEW_HAVE]
+_ROW_BYTES = 8 * len(PACKED)
 _START, _END, _, _DEVICE = range(4)
-_DECODES, _KV_TOKENS, _FREE, _TICK = (
-    RECORDED.index(name) for name in ("num_decodes", "num_decode_kv_tokens", "num_free_blocks", "previous_tick")
+_TOKENS, _SEQS, _DECODES, _KV_TOKENS, _PREFILLS, _PREFILL_TOKENS, _FREE, _TICK = (
+    RECORDED.index(name)
+    for name in (
+        "num_tokens",
+        "num_seqs",
+        "num_decodes",
+        "num_decode_kv_tokens",
+        "num_prefills",
+        "num_prefill_tokens",
+        "num_free_blocks",
+        "previous_tick",
+    )
 )
 
 
@@ -48,33 +78,45 @@ class IterationRows:
     """Collects rows of ``RECORDED`` and gives them out as one table."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[float, ...]] = []
-        """One row a step or a stretch; may be appended to."""
+        self.steps = bytearray()
+        """``pack(...)`` of one step or stretch after another; may be extended."""
+        self._few: list[tuple[float, ...]] = []  # (place in steps, *FEW_HAVE)
         self._stretches: list[tuple[int, int]] = []  # (place in steps, number of iterations)
         self._ends_s: list[float] = []
         self._devices_s: list[float] = []
         self._free_blocks: list[int] = []
 
+    def few(self, values: tuple[float, ...]) -> None:
+        """``FEW_HAVE`` of the step that comes next."""
+        self._few.append((len(self.steps) // _ROW_BYTES, *values))
+
     def stretch(
-        self, first: tuple[float, ...], ends_s: Iterable[float], devices_s: Iterable[float], free_blocks: list[int]
+        self, first: bytes, ends_s: Iterable[float], devices_s: Iterable[float], free_blocks: list[int]
     ) -> None:
         """As many iterations as ``free_blocks`` has, each starting where the one before ended, with ``num_decodes`` KV
-        tokens more and one more ``previous_tick``; ``first`` is the row of the first.
+        tokens more and one more ``previous_tick``; ``first`` is the first one's row, packed.
         """
         count = len(free_blocks)
-        self._stretches.append((len(self.steps), count))
-        self.steps.append(first)
+        self._stretches.append((len(self.steps) // _ROW_BYTES, count))
+        self.steps += first
         self._ends_s.extend(ends_s)
         self._devices_s.extend(devices_s)
         self._free_blocks.extend(free_blocks)
 
     def take(self) -> FloatArray:
-        """[iterations, columns] Everything collected; then it starts anew."""
-        table = np.array(self.steps, dtype=np.float64).reshape(-1, len(RECORDED))
+        """[iterations, ``RECORDED``] Everything collected; then it starts anew."""
+        packed = np.frombuffer(self.steps, dtype=np.float64).reshape(-1, len(PACKED))
+        table = np.zeros((len(packed), len(RECORDED)))
+        table[:, _PACKED_AT] = packed
+        if self._few:
+            few = np.array(self._few, dtype=np.float64)
+            table[few[:, :1].astype(np.int64), _FEW_AT] = few[:, 1:]
+        table[:, _TOKENS] = table[:, _DECODES] + table[:, _PREFILL_TOKENS]
+        table[:, _SEQS] = table[:, _DECODES] + table[:, _PREFILLS]
         if self._stretches:
             table = self._written_out(table)
-        self.steps.clear()
-        for column in (self._stretches, self._ends_s, self._devices_s, self._free_blocks):
+        self.steps = bytearray()
+        for column in (self._few, self._stretches, self._ends_s, self._devices_s, self._free_blocks):
             column.clear()
         return table
 

@@ -19,7 +19,7 @@ from ..scheduler.request import Request
 from .backend import Execution
 from .cost.features import Features
 from .cost_backend import Steady
-from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows
+from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows, pack
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -110,7 +110,9 @@ class Recorder:
             self._requests["last_token_at"][request.index] = i
             self._requests["num_output_tokens"][request.index] = request.num_output_tokens
             self._requests["num_preemptions"][request.index] = request.num_preemptions
-        self._rows.steps.append(_row(batch, launched_s, execution, previous_tick, num_itl))
+        if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
+            self._rows.few(_few(batch))
+        self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
         self.num_iterations = i + 1
         if self.num_iterations >= self._next_flush:
             self._flush()
@@ -124,10 +126,9 @@ class Recorder:
         """A stretch of steady iterations ended (only if ``is_settled``)."""
         at, num_steps = self.num_iterations, len(free)
         decodes = features.num_decodes
-        head = (decodes, decodes, state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens)
-        middle = (0, 0, 0.0, decodes, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
         times = (began_s, steady.ends_s[0], steady.host_s, steady.devices_s[0])
-        first = (*times, *head, *middle, free[0], state.bound, at - 1, decodes)
+        counts = (state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens, 0, 0, 0.0, decodes)
+        first = pack(*times, *counts, free[0], state.bound, at - 1, decodes)
         self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free)
         self.num_iterations = at + num_steps
         self._last_tick = self.num_iterations - 1
@@ -158,13 +159,13 @@ class Recorder:
 
     def _tick(self, batch: Batch, i: int) -> tuple[int, int]:
         """Gaps of the cohort: all alike, but for who joined without a tick in the same iteration."""
-        num_ticked = len(batch.ranks)
+        num_ticked = batch.num_members
         if not num_ticked:
             return -1, 0
         previous, self._last_tick = self._last_tick, i
         if self._fresh:
             for request in self._fresh.values():
-                seat = batch.seats.get(request.rank)
+                seat = batch.members.seats.get(request.rank)
                 if seat is not None and seat.request is request:
                     self._gaps.append((self._last[request.index], i))
                     num_ticked -= 1
@@ -183,7 +184,7 @@ class Recorder:
                 self._gaps.append((self._last[row], i))
             self._last[row] = i
             self._seated[row] = 1
-            if not batch.ranks:
+            if not batch.num_members:
                 self._fresh[row] = request
 
     def _flush(self) -> None:
@@ -191,24 +192,30 @@ class Recorder:
         self._blocks.append(self._rows.take())
 
 
-def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> tuple[float, ...]:
-    num_decodes = len(batch.ranks) + batch.num_single_chunks
-    num_chunks = len(batch.chunks)
-    return (
+def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> bytes:
+    num_ticked, num_singles = batch.num_members, batch.num_single_chunks
+    return pack(
         launched_s,
-        execution.end_s,
-        execution.host_s,
-        execution.device_s,
-        num_decodes + batch.num_prefill_tokens,
-        len(batch.ranks) + num_chunks,
+        execution[1],
+        execution[2],
+        execution[3],
         batch.num_running,
         batch.num_waiting,
-        num_decodes,
+        num_ticked + num_singles,
         batch.num_decode_kv_tokens,
-        num_chunks - batch.num_single_chunks,
+        len(batch.chunks) - num_singles,
         batch.num_prefill_tokens,
         batch.prefill_attention_work,
-        len(batch.ranks) + batch.num_sampled_chunks,
+        num_ticked + batch.num_sampled_chunks,
+        batch.num_free_blocks,
+        batch.bound,
+        previous_tick,
+        num_itl,
+    )
+
+
+def _few(batch: Batch) -> tuple[float, ...]:
+    return (
         batch.num_padded_tokens,
         len(batch.padding),
         batch.num_padded_decodes,
@@ -218,10 +225,6 @@ def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: i
         len(batch.preempted),
         batch.num_recomputed_tokens,
         batch.num_cached_tokens,
-        batch.num_free_blocks,
-        batch.bound,
-        previous_tick,
-        num_itl,
     )
 
 

@@ -46,7 +46,7 @@ class Replica:
         self.backend = backend
         self.recorder = recorder
         self._depth = depth
-        self._host_clock = host_clock or _no_clock
+        self._host_clock = host_clock
         self._idle: Event | None = None
         self._done: dict[str, Event] = {}
         self._on_end: Callable[[str], None] | None = None
@@ -89,12 +89,16 @@ class Replica:
         in_flight: deque[tuple[Batch, Ticket, float]] = deque()
         while True:
             while len(in_flight) < depth and scheduler.has_work:
-                began = host_clock()
-                batch = scheduler.schedule()
-                backend.host(host_clock() - began)
-                if not batch.num_tokens and not batch.preempted and not in_flight:
+                if host_clock is None:
+                    batch = scheduler.schedule()
+                else:
+                    began = host_clock()
+                    batch = scheduler.schedule()
+                    backend.host(host_clock() - began)
+                if not (batch.num_members or batch.chunks or batch.preempted or in_flight):
                     raise BatchTwinError(_stuck(scheduler))
-                in_flight.append((batch, backend.launch(batch, clock.now), clock.now))
+                now_s = clock.now
+                in_flight.append((batch, backend.launch(batch, now_s), now_s))
             if not in_flight:
                 self._idle = Event(clock)
                 yield self._idle
@@ -103,9 +107,12 @@ class Replica:
             execution = backend.wait(ticket)
             if not clock.reach(execution.end_s, self._step_end):
                 yield clock.at(execution.end_s, self._step_end)
-            began = host_clock()
-            finished = scheduler.complete(batch)
-            backend.host(host_clock() - began)
+            if host_clock is None:
+                finished = scheduler.complete(batch)
+            else:
+                began = host_clock()
+                finished = scheduler.complete(batch)
+                backend.host(host_clock() - began)
             self.recorder.completed(batch, launched_s, execution, finished)
             if finished and (self._done or self._on_end):
                 for request in finished:
@@ -121,10 +128,6 @@ class Replica:
             event.succeed()
         if self._on_end is not None:
             self._on_end(request_id)
-
-
-def _no_clock() -> float:
-    return 0.0
 
 
 def _stuck(scheduler: Scheduler) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from batchtwin.scheduler import POLICIES, ConfigError, Policy, Request, SchedulerConfig, Step, UnknownPolicy
 from batchtwin.scheduler.policies.vllm_v1 import VllmV1
-from batchtwin.scheduler.waiting import SortedQueue, WaitingQueue
+from batchtwin.scheduler.waiting import ArrivalQueue, SortedQueue, WaitingQueue
 from batchtwin.testing import PolicyViolation, check_policy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +117,7 @@ class Loses(Good):
 class LosesTheSecond(Good):
     """Has a queue that drops what arrives while somebody waits."""
 
-    class Queue(WaitingQueue):
+    class Queue(ArrivalQueue):
         def push(self, request: Request) -> None:
             if not len(self):
                 super().push(request)

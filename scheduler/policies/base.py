@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from ..waiting import WaitingQueue
+from ..waiting import ArrivalQueue, WaitingQueue
 
 if TYPE_CHECKING:
     from ..config import SchedulerConfig
@@ -35,7 +35,7 @@ class Policy(ABC):
 
     def make_queue(self) -> WaitingQueue:
         """The order in which requests wait; first come, first served unless a policy wants another."""
-        return WaitingQueue()
+        return ArrivalQueue()
 
     def left(self, request: Request) -> None:  # noqa: B027  (most policies keep no account)
         """``request`` has just left the running list: it finished, was preempted or aborted."""

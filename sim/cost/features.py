@@ -39,7 +39,7 @@ class Features(NamedTuple):
 
 def features_of(batch: Batch) -> Features:
     """The features of one batch, as plain numbers."""
-    num_decodes = len(batch.ranks) + batch.num_single_chunks
+    num_decodes = batch.num_members + batch.num_single_chunks
     num_chunks = len(batch.chunks)
     if not batch.padding:
         return Features(
@@ -49,9 +49,9 @@ def features_of(batch: Batch) -> Features:
             num_chunks - batch.num_single_chunks,
             batch.num_prefill_tokens,
             batch.prefill_attention_work,
-            len(batch.ranks) + batch.num_sampled_chunks,
+            batch.num_members + batch.num_sampled_chunks,
             len(batch.copies_out) + len(batch.copies_in),
-            len(batch.ranks) + num_chunks,
+            batch.num_members + num_chunks,
         )
     padded_prefill_tokens = batch.num_padded_tokens - batch.num_padded_decodes
     return Features(
@@ -61,9 +61,9 @@ def features_of(batch: Batch) -> Features:
         num_chunks - batch.num_single_chunks + len(batch.padding) - batch.num_padded_decodes,
         batch.num_prefill_tokens + padded_prefill_tokens,
         batch.prefill_attention_work + batch.padded_attention_work,
-        len(batch.ranks) + batch.num_sampled_chunks,
+        batch.num_members + batch.num_sampled_chunks,
         len(batch.copies_out) + len(batch.copies_in),
-        len(batch.ranks) + num_chunks,
+        batch.num_members + num_chunks,
     )
 
 

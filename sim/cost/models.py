@@ -94,15 +94,20 @@ class Fitted:
 
     def duration_s(self, features: Features) -> float:
         """Device seconds; nothing to compute costs nothing but its swaps."""
-        tokens = features.num_tokens
+        tokens, decodes, kv_tokens, prefills, prefill_tokens, pairs, samples, swapped, _ = features
         if tokens == 0:
-            return float(self.per_swapped_block_s * features.num_blocks_swapped)
+            return float(self.per_swapped_block_s * swapped)
         try:
             base = self._table[tokens]
         except (IndexError, TypeError):
             self._tabulate(int(tokens))
             base = self._table[int(tokens)]
-        total: float = base + self._linear(features)
+        linear = self.per_decode_s * decodes + self.per_decode_kv_token_s * kv_tokens
+        if prefills or prefill_tokens:  # terms that are 0 change no bit
+            linear += self.per_prefill_s * prefills
+            linear += self.per_prefill_token_s * prefill_tokens
+            linear += self.per_attention_pair_s * pairs
+        total: float = base + (linear + self.per_sample_s * samples + self.per_swapped_block_s * swapped)
         return total
 
     def steady_s(self, features: Features, num_steps: int) -> list[float]:

@@ -7,6 +7,7 @@ import pytest
 from batchtwin.executor.backend import DeviceBackend
 from batchtwin.executor.design import design_batch
 from batchtwin.scheduler.batch import Batch
+from batchtwin.scheduler.cohort import NOBODY
 
 
 class FakeStep:
@@ -41,7 +42,7 @@ def _backend(engine: FakeEngine, *, record: bool = False) -> DeviceBackend:
 
 
 BATCH = design_batch([5, 9], [], block_size=4, num_gpu_blocks=20)
-EMPTY = Batch(step=0, clock=0, seats={}, ranks=[], chunks=[])
+EMPTY = Batch(step=0, clock=0, members=NOBODY, chunks=[])
 
 
 def test_a_batch_starts_after_the_hosts_part_and_lasts_as_measured() -> None:

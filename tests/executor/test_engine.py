@@ -15,7 +15,7 @@ from batchtwin.executor.engine import Engine, Step
 from batchtwin.executor.errors import KVCacheTooLarge
 from batchtwin.executor.models import LoadedModel, load_model
 from batchtwin.scheduler.batch import Batch, Chunk
-from batchtwin.scheduler.cohort import Seat
+from batchtwin.scheduler.cohort import NOBODY, Members, Seat
 from batchtwin.scheduler.config import SchedulerConfig
 from batchtwin.scheduler.request import Request
 from batchtwin.scheduler.scheduler import Scheduler
@@ -132,7 +132,7 @@ def test_a_swapped_out_context_comes_back_into_other_blocks(loaded: LoadedModel)
         return _empty(chunks=[Chunk(request, 0, 0, 19, True, table)], num_prefill_tokens=19)
 
     def decode(table: list[int], **changes: object) -> Batch:
-        return _empty(seats={0: Seat(request, 0, 19, table)}, ranks=[0], **changes)
+        return _empty(members=Members({0: Seat(request, 0, 19, table)}), **changes)
 
     engine.run(prefill([5, 9, 2]))
     expected = engine.run(decode([5, 9, 2]))
@@ -144,7 +144,7 @@ def test_a_swapped_out_context_comes_back_into_other_blocks(loaded: LoadedModel)
 
 
 def _empty(**changes: object) -> Batch:
-    return replace(Batch(step=0, clock=0, seats={}, ranks=[], chunks=[]), **changes)  # type: ignore[arg-type]
+    return replace(Batch(step=0, clock=0, members=NOBODY, chunks=[]), **changes)  # type: ignore[arg-type]
 
 
 def test_an_empty_batch_gives_no_token(loaded: LoadedModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchtwin.scheduler.policies.vllm_v1 import VllmV1
 from batchtwin.scheduler.request import Request
 from batchtwin.scheduler.step import Step
-from batchtwin.scheduler.waiting import WaitingQueue
+from batchtwin.scheduler.waiting import ArrivalQueue, WaitingQueue
 
 
 class MakesWayBefore(VllmV1):
@@ -43,7 +43,7 @@ class MakesWayAfter(MakesWayBefore):
             step.preempt(step.running()[0])
 
 
-class LastInLine(WaitingQueue):
+class LastInLine(ArrivalQueue):
     """Who was preempted goes to the end of the queue."""
 
     def push_back(self, request: Request) -> None:

@@ -73,7 +73,7 @@ def test_a_block_boundary_takes_one_block_and_the_end_returns_exactly_its_own() 
     scheduler, batch = _mixed_iteration()
     scheduler.complete(batch)
     following = scheduler.schedule()
-    b = following.seats[0]
+    b = following.members.seats[0]
     assert b.offset + following.clock == 8
     assert b.block_table == [10, 21, 33]
     free = set(scheduler.pool._free)
