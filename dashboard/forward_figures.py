@@ -27,7 +27,8 @@ def heading(head: str, detail: str) -> dict[str, Any]:
 def flat_batch(data: Forward, *, height_px: int = 252) -> go.Figure:
     """``input_tokens``, ``positions`` and ``slot_mapping`` over the rows of the flat batch."""
     figure = new_figure("", height_px)
-    detail = f"{data.num_tokens:,} tokens of {data.num_seqs:,} sequences in a row, without padding"
+    tokens, seqs = _counted(data.num_tokens, "token"), _counted(data.num_seqs, "sequence")
+    detail = f"{tokens} of {seqs} in a row, without padding"
     figure.update_layout(
         title=heading("What the model receives", detail),
         margin={"l": 118, "r": 10, "t": 34, "b": 36},
@@ -38,6 +39,10 @@ def flat_batch(data: Forward, *, height_px: int = 252) -> go.Figure:
         return nothing(figure, "This iteration serves nobody: it only preempts.")
     (_cells if data.num_tokens <= MOST_CELLS else _to_scale)(figure, data)
     return figure
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def nothing(figure: go.Figure, text: str) -> go.Figure:
@@ -61,8 +66,8 @@ def _cells(figure: go.Figure, data: Forward) -> None:
     colors = [request_color(int(data.request[s])) for s in seq]
     rows = (
         (2, "input_tokens", tokens, colors),
-        (1, "positions", shapes.positions.tolist(), [tint(color) for color in colors]),
-        (0, "slot_mapping", shapes.slot_mapping.tolist(), [tint(color) for color in colors]),
+        (1, "positions", list(map(str, shapes.positions.tolist())), [tint(color) for color in colors]),
+        (0, "slot_mapping", list(map(str, shapes.slot_mapping.tolist())), [tint(color) for color in colors]),
     )
     hovers = _token_hovers(data)
     for at, name, texts, fills in rows:

@@ -42,6 +42,8 @@ def batches(run: Run, first: int, stop: int) -> list[Batch]:
     found = backends[chosen].kept
     if len(found) != len(window):
         raise ExperimentError(_OTHERWISE.format(at=first + len(found), what="the replay ends before it"))
+    for batch in found:
+        _ = batch.members.ranks  # laid out now, so that the scheduler can go and several threads may read
     return found
 
 

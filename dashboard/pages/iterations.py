@@ -127,6 +127,7 @@ def _tools(shown: Shown, all_of: Series, window: Window) -> None:
 def _go_to_iteration(all_of: Series) -> None:
     asked = st.session_state["to-iteration"]
     if asked is not None:
+        put(iteration=str(int(asked)))  # the page of its shapes opens there as well
         _go_to(around(all_of, int(asked)))
 
 

@@ -196,9 +196,10 @@ def _next(shown: Shown, column: str, after: int) -> int | None:
 
 def _caption(data: Forward, film: Film) -> str:
     shapes = data.shapes
+    chunks = f" of {shapes.num_prefill_tokens:,} tokens" if shapes.num_prefills else ""
     parts = [
         f"**{shapes.num_decodes:,}** decode{'s' * (shapes.num_decodes != 1)}",
-        f"**{shapes.num_prefills:,}** chunk{'s' * (shapes.num_prefills != 1)} of {shapes.num_prefill_tokens:,} tokens",
+        f"**{shapes.num_prefills:,}** chunk{'s' * (shapes.num_prefills != 1)}{chunks}",
         f"{data.num_waiting:,} waiting",
         f"bound: {_bound(data.bound)}",
     ]
