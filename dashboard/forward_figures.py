@@ -1,4 +1,4 @@
-"""The pictures of one forward: the flat batch, what padding would cost, and how near both bounds are."""
+"""The flat batch of one forward: cells with numbers for a few tokens, drawn to scale for many."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from .colors import FAINT, GRID_LINE, NEUTRAL, REQUEST_TEXT, SEQS, TOKENS, request_color, tint
+from .colors import FAINT, GRID_LINE, NEUTRAL, REQUEST_TEXT, request_color, tint
 from .figures import new_figure
 from .forward_data import Forward
-from .labels import percent
 
 MOST_CELLS = 40
 """Tokens that are drawn as cells with their numbers in them; more are drawn to scale."""
-MOST_ROWS = 24
-"""Rows of the rectangle that are named."""
 
 
 def heading(head: str, detail: str) -> dict[str, Any]:
@@ -60,7 +57,7 @@ def _cells(figure: go.Figure, data: Forward) -> None:
     shapes, seq = data.shapes, data.seq_of_token
     t = data.num_tokens
     tokens = [
-        f"{_short(data, s)}<sub>{position}</sub>"
+        f"{short_name(data, s)}<sub>{position}</sub>"
         for s, position in zip(seq.tolist(), shapes.positions.tolist(), strict=True)
     ]
     colors = [request_color(int(data.request[s])) for s in seq]
@@ -94,7 +91,7 @@ def _cells(figure: go.Figure, data: Forward) -> None:
     )
 
 
-def _short(data: Forward, seq: int) -> str:
+def short_name(data: Forward, seq: int) -> str:
     name = data.names[seq]
     return name if name.isalpha() else str(int(data.request[seq]))
 
@@ -139,7 +136,7 @@ def _sequence_note(data: Forward, i: int, name: str, x: float) -> dict[str, Any]
     what = "decode" if i < data.shapes.num_decode_rows else "prompt" if data.starts[i] == 0 else "next chunk"
     wide = 6 * new >= data.num_tokens
     detail = f"{what} · seq_len {length:,}" if wide and new > 2 else f"seq_len {length:,}" if wide else f"{length:,}"
-    short = name if wide else _short(data, i)
+    short = name if wide else short_name(data, i)
     text = f"<b>{short}</b><br>{detail}"
     return {"text": text, "x": x, "y": 3.0, "yanchor": "bottom", "showarrow": False, "font": {"size": 11}}
 
@@ -226,81 +223,3 @@ def _ramps(data: Forward) -> go.Scatter:
     y = np.column_stack((data.starts, data.shapes.seq_lens, np.full(len(begins), np.nan))).ravel()
     line = {"color": NEUTRAL, "width": 1.6}
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name="positions", yaxis="y2")
-
-
-# What padding would cost, and the bounds.
-
-
-def rectangle(data: Forward, *, height_px: int = 158) -> go.Figure:
-    """The padded ``[B, L_max]`` rectangle that static batching would compute for the same tokens."""
-    found = data.rectangle
-    figure = new_figure("", height_px)
-    detail = (
-        f"[{found.num_rows:,}, {found.length_tokens:,}]: {found.num_wasted_tokens:,} of {found.num_slots:,} slots "
-        f"wasted, {percent(found.waste_percent)}"
-    )
-    figure.update_layout(
-        title=heading("Static [B, L_max]", detail), margin={"l": 62, "r": 10, "t": 34, "b": 22}, barmode="overlay"
-    )
-    if data.num_seqs == 0:
-        return nothing(figure, "No rows, no rectangle.")
-    rows = np.arange(data.num_seqs)
-    gap = 0.12 if data.num_seqs <= 100 else 0.0
-    common = {"y": rows, "orientation": "h", "width": 1 - gap}
-    figure.add_trace(
-        go.Bar(
-            x=np.full(len(rows), found.length_tokens),
-            marker={"color": FAINT, "pattern": {"shape": "/", "fgcolor": NEUTRAL, "size": 5, "solidity": 0.22}},
-            hoverinfo="skip",
-            name="padding",
-            **common,
-        )
-    )
-    waste = found.length_tokens - data.shapes.query_lens
-    figure.add_trace(
-        go.Bar(
-            x=data.shapes.query_lens,
-            marker={"color": [request_color(int(request)) for request in data.request]},
-            customdata=np.column_stack((np.array(data.names, dtype=object), waste)),
-            hovertemplate="<b>%{customdata[0]}</b><br>%{x:,} tokens and %{customdata[1]:,} of padding<extra></extra>",
-            name="tokens",
-            **common,
-        )
-    )
-    figure.update_xaxes(range=[0, found.length_tokens], nticks=5, tickformat=",", zeroline=False, showgrid=False)
-    named = data.num_seqs <= MOST_ROWS
-    figure.update_yaxes(
-        range=[data.num_seqs - 0.5, -0.5],
-        tickvals=rows if named else [0, data.num_seqs - 1],
-        ticktext=[_short(data, i) for i in rows] if named else ["row 0", f"{data.num_seqs - 1:,}"],
-        showgrid=False,
-        zeroline=False,
-    )
-    return figure
-
-
-def gauges(data: Forward, *, height_px: int = 92) -> go.Figure:
-    """How much of both bounds this iteration uses."""
-    config = data.config
-    tokens = data.num_tokens + data.num_padded_tokens
-    rows = (
-        ("resident", data.num_running, config.max_num_seqs, SEQS, "max_num_seqs"),
-        ("served", data.num_seqs, config.max_num_seqs, SEQS, "max_num_seqs"),
-        ("tokens T", tokens, config.max_num_batched_tokens, TOKENS, "max_num_batched_tokens"),
-    )
-    figure = new_figure("", height_px)
-    figure.update_layout(margin={"l": 62, "r": 0, "t": 2, "b": 2}, barmode="overlay")
-    y = np.arange(len(rows))
-    shares = np.array([value / limit for _, value, limit, *_ in rows])
-    texts = [f"<b>{value:,}</b> of {name} {limit:,}" for _, value, limit, _, name in rows]
-    common = {"y": y, "orientation": "h", "width": 0.56, "hovertemplate": "%{customdata}<extra></extra>"}
-    hovers = [f"{text} · {percent(100 * share)}" for text, share in zip(texts, shares.tolist(), strict=True)]
-    figure.add_trace(go.Bar(x=np.ones(len(rows)), marker={"color": FAINT}, customdata=hovers, **common))
-    figure.add_trace(go.Bar(x=shares, marker={"color": [row[3] for row in rows]}, customdata=hovers, **common))
-    for i, text in enumerate(texts):
-        figure.add_annotation(text=text, x=0.32, xref="paper", xanchor="left", y=i, showarrow=False, font={"size": 11})
-    figure.update_xaxes(domain=[0, 0.3], range=[0, max(1.0, float(shares.max()))], visible=False)
-    figure.update_yaxes(
-        range=[len(rows) - 0.5, -0.5], tickvals=y, ticktext=[row[0] for row in rows], showgrid=False, zeroline=False
-    )
-    return figure

@@ -194,7 +194,7 @@ def _by_pixel(all_of: Series, shown: slice, edges_s: FloatArray) -> Timeline:
         running=state(all_of.running),
         waiting=state(all_of.waiting),
         kv_percent=state(all_of.kv_percent),
-        preemptions=np.bincount(starts_in, all_of.preemptions[shown], minlength=len(width_s)),
+        preemptions=np.bincount(starts_in, all_of.preemptions[shown], minlength=len(width_s)).astype(float),
         bound_share=np.column_stack([state(all_of.bound == bound) for bound in BOUNDS]),
     )
 

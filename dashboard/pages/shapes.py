@@ -14,11 +14,12 @@ from ...scheduler.config import SchedulerConfig
 from ...sim.cost.profile import ModelFacts
 from ..context import Context
 from ..forward_data import Forward, forward
-from ..forward_figures import flat_batch, gauges, rectangle
+from ..forward_figures import flat_batch
 from ..iteration_data import BOUNDS
-from ..iteration_figures import BOUND_TEXTS
+from ..iteration_panels import BOUND_TEXTS
 from ..ladder import NAMES, ladder, ladder_html
 from ..link import follow, put, remember
+from ..padding_figures import gauges, rectangle
 from ..pool_figure import pool_map
 from ..runs import Shown, batch_at, choose_run
 from ..show import show, to_csv

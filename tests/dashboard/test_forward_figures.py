@@ -6,7 +6,8 @@ import pytest
 
 from batchtwin.dashboard.colors import REQUEST_TEXT, REQUESTS, request_color, tint
 from batchtwin.dashboard.forward_data import Forward, forward
-from batchtwin.dashboard.forward_figures import flat_batch, gauges, rectangle
+from batchtwin.dashboard.forward_figures import flat_batch
+from batchtwin.dashboard.padding_figures import gauges, rectangle
 from batchtwin.dashboard.pool_figure import Grid, block_hovers, pool_map
 from batchtwin.experiments.examples import examples
 from batchtwin.scheduler import Batch, SchedulerConfig

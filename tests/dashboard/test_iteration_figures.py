@@ -11,7 +11,8 @@ from sweeps import tiny_scenario
 
 from batchtwin.dashboard.colors import request_color
 from batchtwin.dashboard.iteration_data import Series, Timeline, chunk_bars, preempted_requests, series, timeline
-from batchtwin.dashboard.iteration_figures import BOUND_COLORS, Limits, iterations
+from batchtwin.dashboard.iteration_figures import Limits, iterations
+from batchtwin.dashboard.iteration_panels import BOUND_COLORS
 from batchtwin.dashboard.iteration_words import summary
 from batchtwin.experiments.inspect import batches
 from batchtwin.experiments.replay import predict
