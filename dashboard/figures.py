@@ -82,7 +82,7 @@ def _axis(low: float, high: float, log: bool) -> dict[str, object]:
     return {
         "type": "log" if log else "linear",
         "range": [math.log10(low), math.log10(high)] if log else [low, high],
-        "dtick": "D2" if log and high / low < 30 else None,
+        "dtick": "D2" if log else None,
         "nticks": 7,
         "tickformat": "~s",
         "gridcolor": GRID_LINE,

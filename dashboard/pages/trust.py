@@ -85,7 +85,7 @@ def _parity(results: Results, metric: str) -> None:
     with plot:
         show(parity(rows, metric, height_px=430), rows, "parity")
     with words:
-        st.dataframe(validation(results), hide_index=True, height=492)
+        st.dataframe(validation(results), hide_index=True, height="content")
         st.caption("Size of the error by load, and from how many cells. Bars in the plot: half the range of repeats.")
 
 
@@ -96,7 +96,7 @@ def _split(results: Results, metric: str) -> None:
         show(split_figure(rows, metric, height_px=420), rows, "error-split")
     with words:
         st.caption(f"In {label(metric).unit or 'counts'}:")
-        st.dataframe(frames.split(results, metric), hide_index=True, height=250)
+        st.dataframe(frames.split(results, metric), hide_index=True, height=282)
         st.caption(
             "Cost model: the recorded batches with the fit's durations instead of the device's. Other decisions: "
             "batches that differ because time ran differently. Host gaps and clock: the rest. The three sum to "

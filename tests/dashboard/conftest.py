@@ -93,6 +93,17 @@ def by_hand(tmp_path: Path) -> Results:
     return Results(Sweep(tmp_path / "by-hand", spec, toy_profile()), cells, _comparison(), recommendation)
 
 
+@pytest.fixture
+def with_default(by_hand: Results) -> Results:
+    """``by_hand`` with vLLM's default in the grid: 4, 8 and 128 sequences by 64, 256 and 2,048 tokens, most of which
+    is not predicted yet.
+    """
+    spec = by_hand.sweep.spec.model_copy(
+        update={"max_num_seqs": (4, 8, 128), "max_num_batched_tokens": (64, 256, 2048)}
+    )
+    return dataclasses.replace(by_hand, sweep=Sweep(by_hand.sweep.folder, spec, by_hand.sweep.profile))
+
+
 def _cell(seqs: int, tokens: int, throughput: float, *, preemptions: int = 0, bound: str) -> CellResult:
     shares = {f"bound_{name}_share": 0.7 if name == bound else 0.1 for name in SHARES}
     metrics = {"output_throughput": throughput, "num_preemptions": preemptions, "load_rho": 1.5, **shares}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from batchtwin.dashboard.data import bound_of, heatmap_data, metric_names, parity_data, table
+from batchtwin.dashboard.data import bound_of, heatmap_data, heatmap_frame, metric_names, parity_data, table
 from batchtwin.dashboard.results import Results
 
 NAN = float("nan")
@@ -17,37 +17,56 @@ NAN = float("nan")
 
 def test_rows_are_sequences_and_columns_are_tokens_both_rising(by_hand: Results) -> None:
     data = heatmap_data(by_hand, "output_throughput")
-    assert data.max_num_seqs == (4, 8, 128)
-    assert data.max_num_batched_tokens == (64, 256, 2048)
-    expected = [[100, 110, NAN], [NAN, 300, NAN], [NAN, NAN, 400]]
-    np.testing.assert_array_equal(data.predicted, expected)
+    assert data.max_num_seqs == (4, 8)
+    assert data.max_num_batched_tokens == (64, 256)
+    np.testing.assert_array_equal(data.predicted, [[100, 110], [NAN, 300]])
 
 
-def test_default_beside_the_grid_leaves_the_rest_of_its_row_out_of_the_grid(by_hand: Results) -> None:
+def test_default_beside_the_grid_adds_no_row_of_its_own(by_hand: Results) -> None:
     data = heatmap_data(by_hand, "output_throughput")
-    np.testing.assert_array_equal(data.in_grid, [[True, True, False], [True, True, False], [False, False, True]])
+    assert data.in_grid.all()
+    assert data.default is None
 
 
 def test_measured_cells_carry_median_error_and_noise(by_hand: Results) -> None:
     data = heatmap_data(by_hand, "output_throughput")
-    np.testing.assert_array_equal(data.measured, [[125, NAN, NAN], [NAN, 200, NAN], [NAN, NAN, NAN]])
-    np.testing.assert_array_equal(data.error_percent, [[-20, NAN, NAN], [NAN, 50, NAN], [NAN, NAN, NAN]])
+    np.testing.assert_array_equal(data.measured, [[125, NAN], [NAN, 200]])
+    np.testing.assert_array_equal(data.error_percent, [[-20, NAN], [NAN, 50]])
     assert data.noise_percent[0, 0] == 4
     assert data.is_measured
 
 
 def test_infeasible_cell_has_its_reason_and_no_value(by_hand: Results) -> None:
     data = heatmap_data(by_hand, "output_throughput")
-    assert np.argwhere(data.infeasible).tolist() == [[1, 0]]
+    assert data.status.tolist() == [["ok", "ok"], ["infeasible", "ok"]]
     assert data.reasons[1, 0] == "the pool <is> too small"
     assert data.reasons[0, 0] == ""
 
 
-def test_preempting_default_and_recommended_cells_are_known(by_hand: Results) -> None:
-    data = heatmap_data(by_hand, "output_throughput")
+def test_preempting_default_and_recommended_cells_are_known(with_default: Results) -> None:
+    data = heatmap_data(with_default, "output_throughput")
     assert np.argwhere(data.preempting).tolist() == [[2, 2]]
     assert data.default == (2, 2)
     assert data.recommended == (1, 1)
+
+
+def test_cells_that_meet_the_slos_are_known(with_default: Results) -> None:
+    cells = tuple(
+        one._replace(metrics={**one.metrics, "p99_ttft_ms": one.metrics["output_throughput"]}) if one.metrics else one
+        for one in with_default.cells
+    )
+    data = heatmap_data(dataclasses.replace(with_default, cells=cells), "output_throughput", slo={"ttft_ms": 300.0})
+    assert np.argwhere(data.meets_slo).tolist() == [[0, 0], [0, 1], [1, 1]]  # 100, 110 and 300 ms, not 400
+
+
+def test_without_slos_no_cell_is_said_to_meet_them(by_hand: Results) -> None:
+    assert not heatmap_data(by_hand, "output_throughput").meets_slo.any()
+
+
+def test_frame_of_a_map_has_a_row_a_cell(by_hand: Results) -> None:
+    rows = heatmap_frame(heatmap_data(by_hand, "output_throughput"))
+    assert rows["output_throughput_predicted"].tolist()[:2] == [100, 110]
+    assert rows["status"].tolist() == ["ok", "ok", "infeasible", "ok"]
 
 
 def test_unknown_metric_is_nowhere_and_not_an_error(by_hand: Results) -> None:

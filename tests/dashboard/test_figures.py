@@ -25,12 +25,20 @@ def figure(by_hand: Results) -> go.Figure:
 
 
 def test_points_are_measured_across_and_predicted_up(figure: go.Figure) -> None:
-    points = _trace(figure, "BatchTwin")
+    points = _trace(figure, "Saturated (load ρ ≥ 1)")  # both have a load of 1.5
     assert list(points.x) == [125, 200]
     assert list(points.y) == [100, 300]
     assert points.marker.color == PREDICTED
     assert points.error_x.color == MEASURED
     assert list(points.error_x.array) == pytest.approx([5, 0])  # a single repeat has no spread
+
+
+def test_cells_below_saturation_have_another_mark(by_hand: Results) -> None:
+    rows = parity_data(by_hand, "output_throughput").assign(load_rho=[0.7, 1.5])
+    figure = parity(rows, "output_throughput")
+    below, beyond = _trace(figure, "Below saturation"), _trace(figure, "Saturated (load ρ ≥ 1)")
+    assert (list(below.x), list(beyond.x)) == ([125], [200])
+    assert below.marker.symbol != beyond.marker.symbol
 
 
 def test_bands_are_as_wide_as_they_say(figure: go.Figure) -> None:
@@ -71,6 +79,6 @@ def test_counts_with_zeros_stay_linear(by_hand: Results) -> None:
 
 def test_undefined_values_do_not_decide_the_range() -> None:
     names = ["policy", "max_num_seqs", "max_num_batched_tokens", "measured", "predicted", "error_percent", "noise"]
-    rows = pd.DataFrame([["vllm_v1", 4, 64, np.nan, np.nan, np.nan, np.nan]], columns=names)
+    rows = pd.DataFrame([["vllm_v1", 4, 64, np.nan, np.nan, np.nan, np.nan, 1.2]], columns=[*names, "load_rho"])
     figure = parity(rows.assign(constant=np.nan, roofline_affine=np.nan), "mean_tpot_ms")
     assert figure.layout.xaxis.range == (0, 1)

@@ -9,15 +9,15 @@ import pytest
 
 from batchtwin.dashboard.colors import ERRORS, MEASURED, PREDICTED, VALUES
 from batchtwin.dashboard.data import HeatmapData, heatmap_data
-from batchtwin.dashboard.heatmaps import heatmap
+from batchtwin.dashboard.heatmaps import CLICKS, edges, heatmap, legend
 from batchtwin.dashboard.results import Results
 
 NAN = float("nan")
 
 
 @pytest.fixture
-def data(by_hand: Results) -> HeatmapData:
-    return heatmap_data(by_hand, "output_throughput")
+def data(with_default: Results) -> HeatmapData:
+    return heatmap_data(with_default, "output_throughput")
 
 
 def _trace(figure: go.Figure, name: str) -> Any:
@@ -71,13 +71,67 @@ def test_axes_show_the_knobs_values_with_their_units(data: HeatmapData) -> None:
     assert layout.yaxis.title.text == "max_num_seqs (sequences)"
 
 
-def test_marks_stand_within_their_cells(data: HeatmapData) -> None:
-    figure = heatmap(data, "predicted")
-    for name, (row, column) in (("recommended", (1, 1)), ("vLLM default", (2, 2)), ("preempts", (2, 2))):
-        mark = _trace(figure, name)
-        assert len(mark.x) == len(mark.y) == 1
-        assert abs(mark.x[0] - column) < 0.5
-        assert abs(mark.y[0] - row) < 0.5
+@pytest.mark.parametrize(("name", "cell"), [("recommended", (1, 1)), ("vLLM default", (2, 2)), ("preempts", (2, 2))])
+def test_marks_stand_within_their_cells(data: HeatmapData, name: str, cell: tuple[int, int]) -> None:
+    mark = _trace(heatmap(data, "predicted"), name)
+    assert len(mark.x) == len(mark.y) >= 1
+    rows, columns = edges(data.max_num_seqs), edges(data.max_num_batched_tokens)
+    assert all(columns[cell[1]] < x < columns[cell[1] + 1] for x in mark.x)
+    assert all(rows[cell[0]] < y < rows[cell[0] + 1] for y in mark.y)
+
+
+def test_both_axes_are_logarithmic_to_base_two(data: HeatmapData) -> None:
+    layout = heatmap(data, "predicted").layout
+    assert list(layout.xaxis.tickvals) == [6, 8, 11]  # 64, 256, 2,048
+    assert list(layout.yaxis.tickvals) == [2, 3, 7]  # 4, 8, 128
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [((4, 8, 32), (1.5, 2.5, 4.0, 6.0)), ((16,), (3.5, 4.5)), ((2, 4), (0.5, 1.5, 2.5))]
+)
+def test_edges_are_half_way_between_octaves(values: tuple[int, ...], expected: tuple[float, ...]) -> None:
+    assert edges(values) == pytest.approx(expected)
+
+
+def test_failed_and_skipped_cells_are_marked_and_say_why(data: HeatmapData) -> None:
+    status, reasons = data.status.copy(), data.reasons.copy()
+    status[0, 0], status[0, 1], reasons[0, 0], reasons[0, 1] = "failed", "skipped", "Failed twice: x.", "Behind others."
+    figure = heatmap(dataclasses.replace(data, status=status, reasons=reasons), "predicted")
+    assert len(_trace(figure, "failed").x) == len(_trace(figure, "skipped").x) == 1
+    texts = _trace(figure, "grid").customdata
+    assert "failed:<br>Failed twice: x." in texts[0][0]
+    assert "left out by the search:<br>Behind others." in texts[0][1]
+
+
+def test_cells_that_meet_the_slos_are_outlined_on_the_prediction(data: HeatmapData) -> None:
+    meets = np.zeros_like(data.meets_slo)
+    meets[1, 1] = True
+    marked = dataclasses.replace(data, meets_slo=meets)
+    assert len(_trace(heatmap(marked, "predicted"), "meets the SLOs").x) == 6  # five corners and a gap
+    assert not [trace for trace in heatmap(marked, "measured").data if trace.name == "meets the SLOs"]
+
+
+def test_every_cell_of_the_grid_can_be_clicked_by_its_key(data: HeatmapData) -> None:
+    points = _trace(heatmap(data, "predicted"), CLICKS)
+    assert len(points.x) == 9
+    assert points.customdata[0][0] == "vllm_v1-seqs4-tokens64"
+    assert points.customdata[-1][0] == "vllm_v1-seqs128-tokens2048"
+
+
+def test_legend_tells_only_marks_that_are_there(data: HeatmapData) -> None:
+    text = legend(data)
+    for mark in ("★ recommended", "◆ vLLM's default", "⋯ preempts", "▨ cannot work", "not predicted yet"):
+        assert mark in text
+    assert "failed" not in text
+    assert "SLOs" not in text
+
+
+def test_one_outlier_does_not_take_the_colours_from_the_others(data: HeatmapData) -> None:
+    errors = np.array([[3.0, -4.0, 5.0], [6.0, -7.0, 8.0], [2.0, 9.0, 900.0]])
+    figure = heatmap(dataclasses.replace(data, error_percent=errors), "error")
+    assert _trace(figure, "error").zmax == 188  # P90 of nine sizes: a fifth of the way from 9 to 900
+    assert "colours end at ±188 %" in figure.layout.title.text
+    assert _trace(figure, "error").text[2][2] == "+900.0"
 
 
 def test_no_recommendation_leaves_no_mark(data: HeatmapData) -> None:
@@ -87,21 +141,21 @@ def test_no_recommendation_leaves_no_mark(data: HeatmapData) -> None:
 
 
 def test_preemption_is_marked_on_the_prediction_only(data: HeatmapData) -> None:
-    assert not _trace(heatmap(data, "measured"), "preempts").x
+    assert "preempts" not in {trace.name for trace in heatmap(data, "measured").data}
 
 
 def test_hatching_stays_within_infeasible_cells(data: HeatmapData) -> None:
     hatching = _trace(heatmap(data, "predicted"), "infeasible")
     points = [(x, y) for x, y in zip(hatching.x, hatching.y, strict=True) if x is not None]
     assert points
-    assert all(-0.5 <= x <= 0.5 and 0.5 <= y <= 1.5 for x, y in points)  # row 1, column 0
+    assert all(5 <= x <= 7 and 2.5 <= y <= 5 for x, y in points)  # 64 tokens and 8 sequences
 
 
 def test_hatching_strokes_are_diagonals(data: HeatmapData) -> None:
     hatching = _trace(heatmap(data, "predicted"), "infeasible")
     points = list(zip(hatching.x, hatching.y, strict=True))
     for (x0, y0), (x1, y1), gap in zip(points[::3], points[1::3], points[2::3], strict=True):
-        assert x1 - x0 == pytest.approx(y0 - y1)
+        assert (x1 - x0) / 2.0 == pytest.approx((y0 - y1) / 2.5)  # the cell is 2 octaves wide and 2.5 high
         assert gap == (None, None)
 
 
@@ -116,10 +170,12 @@ def test_hovering_a_measured_cell_says_all_three_numbers(data: HeatmapData) -> N
         assert part in text
 
 
-def test_hovering_tells_unmeasured_cells_from_those_outside_the_grid(data: HeatmapData) -> None:
+def test_hovering_tells_cells_without_a_measurement_a_prediction_or_a_place_apart(data: HeatmapData) -> None:
     hovers = _trace(heatmap(data, "measured"), "grid").customdata
     assert "not measured" in hovers[0][1]
-    assert "not in this grid" in hovers[0][2]
+    assert "not predicted" in hovers[0][2]
+    outside = dataclasses.replace(data, in_grid=np.zeros_like(data.in_grid))
+    assert "not in this grid" in _trace(heatmap(outside, "predicted"), "grid").customdata[0][1]
 
 
 def test_colors_follow_the_logarithm_where_values_span_decades(data: HeatmapData) -> None:
