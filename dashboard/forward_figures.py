@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from .colors import FAINT, GRID_LINE, NEUTRAL, REQUEST_TEXT, request_color, tint
+from .colors import FAINT, GRID_LINE, NEUTRAL, REQUEST_TEXT, REQUESTS, request_color, tint
 from .figures import new_figure
 from .forward_data import Forward
 
@@ -172,17 +173,8 @@ def _to_scale(figure: go.Figure, data: Forward) -> None:
         )
     )
     figure.add_trace(_ramps(data))
-    figure.add_trace(
-        go.Scattergl(
-            x=np.arange(t) + 0.5,
-            y=shapes.slot_mapping,
-            mode="markers",
-            marker={"color": [colors[i] for i in data.seq_of_token.tolist()], "size": 4, "symbol": "square"},
-            hovertemplate="row %{x:.0f} is written to slot %{y:,}<extra></extra>",
-            name="slot_mapping",
-            yaxis="y3",
-        )
-    )
+    for trace in _slots(data):
+        figure.add_trace(trace)
     marks = [0, *begins[(lengths * 40 >= t) & (begins * 40 >= t)].tolist()]
     figure.update_xaxes(
         range=[0, t],
@@ -214,6 +206,26 @@ def _sequence_hover(data: Forward, i: int) -> str:
         f"{int(shapes.query_start_loc[i + 1]) - 1:,} of the batch<br>{start:,} tokens before, seq_len {start + new:,}, "
         f"{blocks:,} block{'s' if blocks > 1 else ''}"
     )
+
+
+def _slots(data: Forward) -> Iterator[go.Scatter]:
+    """Where each token is written: a stroke for every run of neighbouring slots, a point for a single one."""
+    slots, seq = data.shapes.slot_mapping, data.seq_of_token
+    breaks = np.flatnonzero((np.diff(slots) != 1) | (np.diff(seq) != 0)) + 1
+    starts, stops = np.append(0, breaks), np.append(breaks, len(slots))
+    colors = data.request[seq[starts]] % len(REQUESTS)
+    hover = {"hovertemplate": "row %{x:,.0f} is written to slot %{y:,}<extra></extra>", "yaxis": "y3"}
+    for color in np.unique(colors).tolist():
+        mine = colors == color
+        run, single = mine & (stops - starts > 1), mine & (stops - starts == 1)
+        nothing = np.full(int(run.sum()), np.nan)
+        x = np.column_stack((starts[run], stops[run] - 1, nothing)).ravel()
+        y = np.column_stack((slots[starts[run]], slots[stops[run] - 1], nothing)).ravel()
+        look = {"color": REQUESTS[color], "width": 4}
+        yield go.Scatter(x=x, y=y, mode="lines", line=look, name="slot_mapping", **hover)
+        square = {"color": REQUESTS[color], "size": 5, "symbol": "square"}
+        at = starts[single]
+        yield go.Scatter(x=at, y=slots[at], mode="markers", marker=square, name="slot_mapping", **hover)
 
 
 def _ramps(data: Forward) -> go.Scatter:

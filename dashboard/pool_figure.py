@@ -16,6 +16,8 @@ from .forward_figures import heading
 
 MOST_SLOTS = 1200
 """Slots that are drawn one by one; larger pools are drawn by the block."""
+MOST_NUMBERED = 180
+"""Blocks that have their number on them."""
 ASPECT = 1.25
 """Width of the map over its height."""
 _NOBODY = "rgba(134, 142, 153, 0.10)"
@@ -73,12 +75,15 @@ def _blocks(figure: go.Figure, data: Forward, chosen: int | None) -> None:
     colors = block_colors(data, chosen)
     hovers = np.array(block_hovers(data), dtype=object)
     figure.add_trace(_heatmap(_on_grid(colors, grid), _on_grid(hovers, grid, ""), 1 if grid.columns < 120 else 0))
+    if len(colors) <= MOST_NUMBERED:
+        figure.add_trace(_ids(colors >= _COLOR_FIRST, grid, 1))
     written = _written(data, chosen)
+    shift = 0.15 if len(colors) <= MOST_NUMBERED else 0.0  # beside the number
     size = max(2.5, min(8.0, 220 / grid.columns))
     figure.add_trace(
         go.Scatter(
-            x=written % grid.columns,
-            y=written // grid.columns,
+            x=written % grid.columns + shift,
+            y=written // grid.columns + shift,
             mode="markers",
             marker={"color": REQUEST_TEXT, "size": size, "line": {"color": "#FFFFFF", "width": 0.6}},
             hoverinfo="skip",
@@ -102,20 +107,7 @@ def _slots(figure: go.Figure, data: Forward, chosen: int | None) -> None:
         z[row, x : x + size] = colors[block]
         texts[row, x : x + size] = hovers[block]
     figure.add_trace(_heatmap(z, texts, 2))
-    blocks = np.arange(data.config.num_gpu_blocks)
-    on_color = colors[:, 0] >= _COLOR_FIRST
-    figure.add_trace(
-        go.Scatter(
-            x=blocks % grid.columns * (size + 1) - 0.45,
-            y=blocks // grid.columns - 0.36,
-            mode="text",
-            text=[str(block) for block in blocks],
-            textposition="bottom right",
-            textfont={"size": 9.5, "color": np.where(on_color, REQUEST_TEXT, NEUTRAL)},
-            hoverinfo="skip",
-            name="block ids",
-        )
-    )
+    figure.add_trace(_ids(colors[:, 0] >= _COLOR_FIRST, grid, size + 1))
     slots = data.shapes.slot_mapping if chosen is None else data.shapes.slot_mapping[data.seq_of_token == chosen]
     figure.add_trace(
         go.Scatter(
@@ -126,6 +118,21 @@ def _slots(figure: go.Figure, data: Forward, chosen: int | None) -> None:
             hoverinfo="skip",
             name="written",
         )
+    )
+
+
+def _ids(on_color: NDArray[np.bool_], grid: Grid, width: int) -> go.Scatter:
+    """The number of each block in its corner; ``width`` is that of a block with its gap, in cells."""
+    blocks = np.arange(len(on_color))
+    return go.Scatter(
+        x=blocks % grid.columns * width - 0.45,
+        y=blocks // grid.columns - 0.36,
+        mode="text",
+        text=[str(block) for block in blocks],
+        textposition="bottom right",
+        textfont={"size": 9.5, "color": np.where(on_color, REQUEST_TEXT, NEUTRAL)},
+        hoverinfo="skip",
+        name="block ids",
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from batchtwin.dashboard import forward_figures
 from batchtwin.dashboard.colors import REQUEST_TEXT, REQUESTS, request_color, tint
 from batchtwin.dashboard.forward_data import Forward, forward
 from batchtwin.dashboard.forward_figures import flat_batch
@@ -61,7 +62,20 @@ def test_many_tokens_are_drawn_to_scale(padding: Forward) -> None:
     assert list(_of(figure, "seq_lens").y) == [16, 128, 1024, 2048]
     ramps = _of(figure, "positions")
     assert [v for v in ramps.y if not np.isnan(v)] == [0, 16, 0, 128, 0, 1024, 0, 2048]
-    assert len(_of(figure, "slot_mapping").y) == 3216
+    strokes = [trace for trace in figure.data if trace.name == "slot_mapping" and trace.mode == "lines"]
+    ends = [y for stroke in strokes for y in stroke.y if not np.isnan(y)]
+    assert sum(high - low + 1 for low, high in zip(ends[::2], ends[1::2], strict=True)) == 3216
+
+
+def test_a_single_slot_is_a_point(monkeypatch: pytest.MonkeyPatch, mixed: Forward) -> None:
+    """B's and C's slots 87 and 30, and A's last, 72, which is in another block than its 20 to 23."""
+    monkeypatch.setattr(forward_figures, "MOST_CELLS", 0)
+    traces = [trace for trace in flat_batch(mixed).data if trace.name == "slot_mapping"]
+    points = {(x, y) for trace in traces if trace.mode == "markers" for x, y in zip(trace.x, trace.y, strict=True)}
+    assert points == {(0, 87), (1, 30), (6, 72)}
+    (stroke,) = [trace for trace in traces if trace.mode == "lines" and len(trace.x)]
+    assert list(stroke.x[:2]) == [2, 5]
+    assert list(stroke.y[:2]) == [20, 23]
 
 
 def test_an_iteration_that_serves_nobody_says_so() -> None:

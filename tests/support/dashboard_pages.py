@@ -6,28 +6,16 @@ from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
-from batchtwin.dashboard.launch import RESULTS_VARIABLE
-
-_SCRIPT = """
-import os
-from importlib import import_module
-from pathlib import Path
-
-import streamlit as st
-
-from batchtwin.dashboard import shell
-
-st.set_page_config(layout="wide")
-page = import_module("batchtwin.dashboard.pages.{name}")
-shell._run(Path(os.environ["{variable}"]), page.page)
-"""
+from batchtwin.dashboard.launch import APP, RESULTS_VARIABLE
 
 
 def open_page(name: str, results: Path, patch: pytest.MonkeyPatch, **address: str) -> AppTest:
     """Run page ``name`` over ``results`` as a link with these parameters opens it."""
     patch.setenv(RESULTS_VARIABLE, str(results))
-    test = AppTest.from_string(_SCRIPT.format(name=name, variable=RESULTS_VARIABLE), default_timeout=30)
+    test = AppTest.from_file(str(APP), default_timeout=60)
+    test._page_hash = calc_hash(name)  # what a browser sends after it has loaded /name
     for key, value in address.items():
         test.query_params[key] = value
     test.run()
