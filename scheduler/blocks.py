@@ -61,6 +61,15 @@ class BlockPool:
         return counts
 
 
+class CountedPool:
+    """How many blocks are free, and nothing more."""
+
+    caches_prefixes = False
+
+    def __init__(self, num_gpu_blocks: int) -> None:
+        self.num_blocks = self.num_free = num_gpu_blocks - 1
+
+
 class PrefixCachingPool(BlockPool):
     """Blocks that can be found again by the hash of what they hold, as in vLLM.
 

@@ -181,6 +181,15 @@ class Cohort:
                 return clock - self.clock
         return clocks[0] - self.clock
 
+    def free_after_steps(self, num_free_blocks: int, num_steps: int) -> list[int]:
+        """Free blocks after each of so many steps of all members."""
+        takes = [len(crossers) for crossers in self._crossers]
+        free = []
+        for clock in range(self.clock, self.clock + num_steps):
+            num_free_blocks -= takes[clock % self.block_size]
+            free.append(num_free_blocks)
+        return free
+
     def members(self) -> Members:
         """The members as they are now, to be kept by a batch."""
         if self._members is None:
@@ -189,11 +198,11 @@ class Cohort:
 
     def tick(self) -> list[Seat]:
         """Move everybody one token on; returns, by rank, those for whom that was the last one."""
-        due = self._last_token.pop(self.clock, None)
+        due = self._last_token.pop(self.clock, ())
         self.clock += 1
-        if due is None:
+        if not due:
             return []
-        last = [seat for seat in due if self.seats.get(seat.rank) is seat]
+        last = [seat for seat in due if seat.request.seat is seat]
         if len(last) > 1:
             last.sort(key=lambda seat: seat.rank)
         return last

@@ -34,6 +34,7 @@ class Request:
 
     __slots__ = (
         "_computed_tokens",
+        "_num_blocks",
         "_output_tokens",
         "_prompt",
         "_tokens_to_recompute",
@@ -93,6 +94,7 @@ class Request:
         self.cohort: Cohort | None = None
         self._computed_tokens = 0
         self._output_tokens = 0
+        self._num_blocks = 0  # where they are only counted
         self._tokens_to_recompute = 0  # how many had been computed when it was preempted
 
     @property

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .batch import Batch, Bound, Chunk
-from .blocks import BlockPool, PrefixCachingPool
 from .cohort import Cohort, Seat
 from .config import SchedulerConfig
 from .errors import BatchTwinError, RequestRefused
-from .hashing import extend_hashes
+from .kv_cache import CountedKVCache, KVCache
 from .policies import Policy, load_policy
 from .request import Request, RequestStatus
 from .step import Step
@@ -26,15 +23,21 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, policy: Policy | str = "vllm_v1", *, refuse_unservable: bool = True
+        self,
+        config: SchedulerConfig,
+        policy: Policy | str = "vllm_v1",
+        *,
+        refuse_unservable: bool = True,
+        names_blocks: bool = True,
     ) -> None:
         self.config = config
         self.policy = load_policy(policy) if isinstance(policy, str) else policy
         self.policy.check(config)
         self.waiting: WaitingQueue = self.policy.make_queue()
-        self.pool = (PrefixCachingPool if config.enable_prefix_caching else BlockPool)(config.num_gpu_blocks)
-        self.host_pool = BlockPool(config.num_cpu_blocks + 1)
         self.cohort = Cohort(config.block_size)
+        shares = config.enable_prefix_caching or config.preemption_mode == "swap" or self.policy.reads_blocks
+        self.kv = (KVCache if names_blocks or shares else CountedKVCache)(config, self.cohort)
+        self.pool, self.host_pool = self.kv.pool, self.kv.host_pool
         self.prefilling: dict[int, Request] = {}
         self.draining: dict[int, Request] = {}
         self.stalled: set[int] = set()  # ranks of those in ``prefilling`` that decode and only lacked budget
@@ -44,12 +47,11 @@ class Scheduler:
         """Resident sequences: what ``max_num_seqs`` bounds."""
         self.admission_limit_seqs = config.admission_limit_seqs
         self.stops_at_own_preemption = self._victim_rule == "last"
-        self.has_padded = False
-        """Whether a decode may have a block already that it does not need yet."""
+        self._can_leap = self.policy.can_leap and not config.async_scheduling
         self._refuse_unservable = refuse_unservable
+        self._always_fits_tokens = min(config.max_model_len, config.num_usable_blocks * config.block_size)
         self._requests: dict[str, Request] = {}
         self._next_rank = 0
-        self._host_returns: list[int] = []
         self._steps_since_prefill = config.prefill_schedule_interval
         self._aborted = False  # since the last step
         self._left_waiting = False  # by the last admission pass that was open to prompts
@@ -74,7 +76,7 @@ class Scheduler:
                 f"Request {request.request_id!r} has {request.num_prompt_tokens} prompt and {request.output_len} "
                 f"output tokens; both must be at least 1."
             )
-        if self._refuse_unservable:
+        if self._refuse_unservable and request.num_prompt_tokens + request.output_len > self._always_fits_tokens:
             self._check_servable(request)
         request.status = RequestStatus.WAITING
         self._requests[request.request_id] = request
@@ -101,9 +103,8 @@ class Scheduler:
         step = Step(self)
         self.policy.schedule(step)
         batch = step.close()
-        if self._host_returns:  # only now: a later copy out of this step must not overwrite what is copied in
-            self.host_pool.give_back(self._host_returns)
-            self._host_returns = []
+        if batch.copies_in:
+            self.kv.free_swapped_in()
         self.num_steps += 1
         if self.config.prefill_schedule_interval > 1:
             self._note_prefill(step, batch)
@@ -124,8 +125,7 @@ class Scheduler:
         """How many steps after ``last``, which has just completed, differ in nothing but one more token for every
         decode, if nobody arrives: nobody can be admitted, none finishes or prefills, and blocks suffice.
         """
-        others = self.prefilling or self.draining or self.held
-        if others or not self.cohort or not self.policy.can_leap or self.config.async_scheduling:
+        if self.prefilling or self.draining or self.held or not self._can_leap or not self.cohort.ranks:
             return 0
         if self.waiting and not self._stays_blocked(last):
             return 0
@@ -133,18 +133,7 @@ class Scheduler:
 
     def leap(self, num_steps: int) -> list[int]:
         """Take so many steady steps at once; returns the free blocks after each."""
-        cohort, pool = self.cohort, self.pool
-        free = []
-        for _ in range(num_steps):
-            crossers = cohort.crossers()
-            if crossers:
-                self.hand_out(crossers)
-            if pool.caches_prefixes:
-                fillers = cohort.fillers()
-                for rank in sorted(fillers):
-                    self.register_decode(fillers[rank].request)
-            cohort.clock += 1
-            free.append(pool.num_free)
+        free = self.kv.leap(num_steps)
         self.num_steps += num_steps
         self._steps_since_prefill += num_steps
         self._left_waiting = False  # where this counts, only an empty queue leaps
@@ -157,8 +146,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Blocks are conserved, sums agree with a walk. Raises ``BatchTwinError``. O(everything)."""
         residents = self.running()
-        self.pool.check_integrity([request.block_table for request in residents])
-        self.host_pool.check_integrity([request.host_table for request in self.waiting])
+        self.kv.check_integrity(residents, self.waiting)
         walked = sum(seat.request.num_computed_tokens for seat in self.cohort.seats.values())
         if walked != self.cohort.num_kv_tokens:
             raise BatchTwinError(f"The cohort sums {self.cohort.num_kv_tokens} KV tokens, a walk finds {walked}.")
@@ -191,37 +179,6 @@ class Scheduler:
             return False
         return len(self.cohort) + len(self.draining) + len(self.stalled) > 0
 
-    def fillers(self) -> dict[int, Seat]:
-        """Decodes whose block the prefix cache learns of in this step: those who fill it or, where its last token is
-        still under way when the step is formed (asynchronous scheduling), those who filled it in the step before.
-        """
-        return self.cohort.crossers() if self.config.async_scheduling else self.cohort.fillers()
-
-    def hand_out(self, crossers: dict[int, Seat]) -> None:
-        """A block each for decodes whose next token starts one, in running-list order. There are enough."""
-        ranks = sorted(crossers)
-        if self.has_padded:
-            ranks = [rank for rank in ranks if self.cohort.lacks_block(crossers[rank])]
-        for rank, block in zip(ranks, self.pool.take(len(ranks)), strict=True):
-            crossers[rank].block_table.append(block)
-
-    def find_cached(self, request: Request) -> list[int]:
-        """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""
-        if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
-            return []
-        num_blocks = (request.num_tokens - 1) // self.config.block_size
-        return self.pool.find(extend_hashes(request, self.config.block_size, num_blocks)[:num_blocks])
-
-    def has_room(self, num_tokens: int, hits: Sequence[int]) -> bool:
-        """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted."""
-        config, pool = self.config, self.pool
-        needed = -(-num_tokens // config.block_size) - len(hits)
-        if hits and isinstance(pool, PrefixCachingPool):
-            needed += pool.num_idle(hits)
-        if config.watermark and self.num_running:
-            needed += int(config.watermark * config.num_gpu_blocks)
-        return needed <= pool.num_free
-
     def victim(self) -> Request:
         """Who is preempted next."""
         if self._victim_rule == "last":
@@ -241,30 +198,15 @@ class Scheduler:
         self.num_running += 1
         request.status = RequestStatus.RUNNING
         self.prefilling[request.rank] = request
-        if hits and isinstance(self.pool, PrefixCachingPool):
-            self.pool.hold(hits)
-            request._computed_tokens = len(hits) * self.config.block_size
-        request.num_registered_blocks = len(hits)
-        missing = -(-num_tokens // self.config.block_size) - len(hits)
-        request.block_table = hits + self.pool.take(missing)
-        if not request.host_table:
-            return []
-        copies = list(zip(request.block_table, request.host_table, strict=False))
-        self._host_returns += request.host_table
-        request.host_table = []
-        return copies
+        return self.kv.admit(request, hits, num_tokens)
 
     def evict(self, request: Request) -> list[tuple[int, int]]:
         """Take ``request`` off the device and queue it again: to be computed anew or, where the host has room, to be
         swapped back. Returns the copies to the host.
         """
         computed = request.num_computed_tokens
-        copies: list[tuple[int, int]] = []
-        swapped = -(-computed // self.config.block_size)
-        if self.config.preemption_mode == "swap" and 0 < swapped <= self.host_pool.num_free:
-            request.host_table = self.host_pool.take(swapped)
-            copies = list(zip(request.block_table, request.host_table, strict=False))
-        else:
+        copies = self.kv.swap_out(request)
+        if not copies:
             request._tokens_to_recompute = max(request._tokens_to_recompute, computed)
         request.status = RequestStatus.PREEMPTED
         self._release(request)
@@ -274,23 +216,9 @@ class Scheduler:
         self.waiting.push_back(request)
         return copies
 
-    def register(self, request: Request, num_tokens: int) -> None:
-        """Let the prefix cache know the full blocks among the first ``num_tokens`` tokens."""
-        full = num_tokens // self.config.block_size
-        known = request.num_registered_blocks
-        if full > known and isinstance(self.pool, PrefixCachingPool):
-            hashes = extend_hashes(request, self.config.block_size, full)
-            for block in range(known, full):
-                self.pool.register(request.block_table[block], hashes[block])
-            request.num_registered_blocks = full
-
-    def register_decode(self, request: Request) -> None:
-        """Register what a decode has filled with its known tokens when this step has run."""
-        under_way = 1 if self.config.async_scheduling else 0
-        self.register(request, request.num_computed_tokens + 1 - under_way)
-
     def stall(self, request: Request) -> None:
         """Have a decode wait for budget: it is served one by one until it can join the cohort again."""
+        self.kv.unseat(request)
         self.cohort.leave(request)
         self.prefilling[request.rank] = request
         self.stalled.add(request.rank)
@@ -302,12 +230,15 @@ class Scheduler:
             ranks.append(self.cohort.ranks[-1])
         return self._resident(max(ranks))
 
-    def tick(self) -> list[Request]:
-        """Every decode moves on by one token; returns those who get their last one, in running-list order."""
-        ended = [seat.request for seat in self.cohort.tick()]
-        for request in ended:
+    def drain(self, last: list[Seat]) -> list[Request]:
+        """These decodes get their last token in this step; returns their requests."""
+        ended = []
+        for seat in last:
+            request = seat.request
+            self.kv.unseat(request)
             self.cohort.leave(request)
             self.draining[request.rank] = request
+            ended.append(request)
         return ended
 
     def move_on(self, chunk: Chunk) -> bool:
@@ -334,9 +265,9 @@ class Scheduler:
 
     def _stays_blocked(self, last: Batch) -> bool:
         """Whether the head of the queue, which ``last`` could not admit, cannot be admitted until somebody ends."""
-        is_plain = not (last.chunks or last.preempted or last.finishing or last.stalled)
-        changed = self._aborted or not is_plain or last.num_waiting != len(self.waiting)
-        if changed or self.config.prefill_schedule_interval > 1:
+        if last.chunks or last.finishing or last.preempted or last.stalled:
+            return False
+        if self._aborted or last.num_waiting != len(self.waiting) or self.config.prefill_schedule_interval > 1:
             return False
         if last.bound is Bound.NONE:
             return False
@@ -360,13 +291,12 @@ class Scheduler:
             self.held.append(request)
         else:
             if self.config.async_scheduling:
-                self.register(request, request.num_computed_tokens)
+                self.kv.register(request, request.num_computed_tokens)
             self._release(request)
 
     def _unqueue(self, request: Request) -> None:
         self.waiting.remove(request)
-        self.host_pool.give_back(request.host_table)
-        request.host_table = []
+        self.kv.forget_swapped(request)
 
     def _resident(self, rank: int) -> Request:
         seat = self.cohort.seats.get(rank)
@@ -375,7 +305,8 @@ class Scheduler:
         return self.prefilling[rank] if rank in self.prefilling else self.draining[rank]
 
     def _release(self, request: Request) -> None:
-        """Take ``request`` out of the running list and its blocks back. Batches that hold its old table keep it."""
+        """Take ``request`` out of the running list and its blocks back."""
+        self.kv.release(request)
         if request.seat is not None:
             self.cohort.leave(request)
         else:
@@ -383,8 +314,6 @@ class Scheduler:
             self.draining.pop(request.rank, None)
             self.stalled.discard(request.rank)
         self.num_running -= 1
-        self.pool.give_back(request.block_table)
-        request.block_table = []
         self.policy.left(request)
 
     def _release_held(self) -> None:

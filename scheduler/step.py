@@ -80,8 +80,7 @@ class Step:
     @property
     def num_blocks_to_decode(self) -> int:
         """Blocks that one more token for every decode takes."""
-        cohort = self._scheduler.cohort
-        return sum(cohort.lacks_block(seat) for seat in cohort.crossers().values())
+        return self._scheduler.kv.num_to_hand_out(self._scheduler.cohort.crossers())
 
     @property
     def has_chunks(self) -> bool:
@@ -138,38 +137,34 @@ class Step:
         if blocks for it (and for ``reserve_tokens`` in all) are free. False if a bound forbids it; who stands behind
         is not looked at.
         """
-        scheduler = self._scheduler
+        scheduler, config, kv = self._scheduler, self.config, self._scheduler.kv
         if scheduler.num_running >= scheduler.admission_limit_seqs:
-            return self._held_back_by(Bound.MAX_NUM_SEQS)
+            self._bound = Bound.MAX_NUM_SEQS
+            return False
         request = self.waiting.head
         known = request.num_prompt_tokens + request._output_tokens
-        start = request._computed_tokens
-        hits: list[int] = []
-        if scheduler.pool.caches_prefixes and (hits := scheduler.find_cached(request)):
-            start = len(hits) * self.config.block_size
-        want = known - start
+        hits = kv.find(request) if kv.pool.caches_prefixes else []
+        start = len(hits) * config.block_size if hits else request._computed_tokens
+        want, budget = known - start, self.budget_tokens
         if self.threshold_tokens and want > self.threshold_tokens:
             want = self.threshold_tokens
-        if want > self.budget_tokens:
-            if whole or self.budget_tokens <= 0:
-                return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
-            want = self.budget_tokens
-        elif self.budget_tokens <= 0:
-            return self._held_back_by(Bound.MAX_NUM_BATCHED_TOKENS)
+        if budget <= 0 or (want > budget and whole):
+            self._bound = Bound.MAX_NUM_BATCHED_TOKENS
+            return False
         if self.holds_prefills and known - start > 1:
             return False
-        if not scheduler.has_room(self._room_tokens(known, start + want, reserve_tokens), hits):
-            return self._held_back_by(Bound.KV_BLOCKS)
+        if want > budget:
+            want = budget
+        room_tokens = start + want
+        if config.scheduler_reserve_full_isl and known > room_tokens:
+            room_tokens = max(room_tokens, min(known, config.max_model_len))
+        if not kv.has_room(max(room_tokens, reserve_tokens), hits, scheduler.num_running > 0):
+            self._bound = Bound.KV_BLOCKS
+            return False
         self._take_in(request, hits, start, want)
-        self.carries_prefill = self.carries_prefill or known - start > 1
+        if known - start > 1:
+            self.carries_prefill = True
         return True
-
-    def _room_tokens(self, known: int, stop: int, reserve_tokens: int) -> int:
-        """For how many tokens there must be blocks for a request to be admitted."""
-        config = self.config
-        if config.scheduler_reserve_full_isl and known > stop:
-            stop = max(stop, min(known, config.max_model_len))
-        return reserve_tokens if reserve_tokens > stop else stop
 
     def _take_in(self, request: Request, hits: list[int], start: int, num_tokens: int) -> None:
         self.waiting.pop()
@@ -199,7 +194,7 @@ class Step:
 
     def pad(self, request: Request, start: int, num_tokens: int) -> None:
         """Have the device compute ``num_tokens`` slots of ``request``'s row that nobody needs."""
-        self._scheduler.has_padded = True
+        self._scheduler.kv.has_padded = True
         self._grow(request, start + num_tokens)
         padding = Chunk(request, request.rank, start, num_tokens, False, request.block_table)
         self._padding = [*self._padding, padding]
@@ -211,14 +206,16 @@ class Step:
         cohort = scheduler.cohort
         if self._ticks:
             kv_tokens, clock, members = cohort.num_kv_tokens, cohort.clock, cohort.members()
-            finishing = scheduler.tick()
+            last = cohort.tick()
+            finishing = scheduler.drain(last) if last else []
         else:
             kv_tokens, clock, members, finishing = 0, cohort.clock, NOBODY, []
         batch = Batch(scheduler.num_steps, clock, members, self._chunks, self._preempted, self._admitted)
         batch.num_decode_kv_tokens = kv_tokens
         if self._chunks:
             finishing = self._close_chunks(batch, finishing)
-        batch.finishing = finishing
+        if finishing:
+            batch.finishing = finishing
         batch.num_running = scheduler.num_running
         batch.num_waiting = len(self.waiting)
         batch.num_free_blocks = scheduler.pool.num_free
@@ -254,10 +251,6 @@ class Step:
         ranks = self._scheduler.cohort.ranks
         return not ranks or (min(prefilling) > ranks[-1] and self.budget_tokens > len(ranks))
 
-    def _held_back_by(self, bound: Bound) -> bool:
-        self._bound = bound
-        return False
-
     def _capped(self, want: int) -> int:
         return min(want, self.threshold_tokens) if self.threshold_tokens else want
 
@@ -265,16 +258,16 @@ class Step:
         """Everybody decodes and blocks suffice: only who begins or fills a block is touched."""
         scheduler = self._scheduler
         if crossers:
-            scheduler.hand_out(crossers)
+            scheduler.kv.hand_out(crossers)
         if scheduler.pool.caches_prefixes:
-            fillers = scheduler.fillers()
+            fillers = scheduler.kv.fillers()
             for rank in sorted(fillers):
-                scheduler.register_decode(fillers[rank].request)
+                scheduler.kv.register_decode(fillers[rank].request)
 
     def _advance_in_order(self, crossers: dict[int, Seat], prefilling: dict[int, Request]) -> None:
         scheduler = self._scheduler
         cohort = scheduler.cohort
-        fillers = scheduler.fillers() if scheduler.pool.caches_prefixes else {}
+        fillers = scheduler.kv.fillers() if scheduler.pool.caches_prefixes else {}
         for rank in sorted({*crossers, *prefilling, *fillers}):
             left = self.budget_tokens - cohort.num_before(rank)
             if left <= 0:
@@ -289,7 +282,7 @@ class Step:
                         break
                     continue
                 if rank in fillers:
-                    scheduler.register_decode(request)
+                    scheduler.kv.register_decode(request)
         while cohort and self._budget_before(cohort.ranks[-1]) <= 0:
             request = cohort.seats[cohort.ranks[-1]].request
             scheduler.stall(request)
@@ -325,24 +318,25 @@ class Step:
         that took the request itself.
         """
         scheduler = self._scheduler
-        missing = -(-num_tokens // scheduler.config.block_size) - len(request.block_table)
+        missing = -(-num_tokens // scheduler.config.block_size) - scheduler.kv.held(request)
         while missing > scheduler.pool.num_free:
             victim = scheduler.victim()
             self.preempt(victim)
             if victim is request:
                 return False
         if missing > 0:
-            request.block_table.extend(scheduler.pool.take(missing))
+            scheduler.kv.grow(request, missing)
         return True
 
     def _serve(self, request: Request, start: int, num_tokens: int) -> None:
         stop, known = start + num_tokens, request.num_prompt_tokens + request._output_tokens
         if stop < known:
             self._bound = Bound.MAX_NUM_BATCHED_TOKENS
-        self._chunks.append(Chunk(request, request.rank, start, num_tokens, stop == known, request.block_table))
+        chunk = (request, request.rank, start, num_tokens, stop == known, request.block_table)
+        self._chunks.append(tuple.__new__(Chunk, chunk))
         self.budget_tokens -= num_tokens
         if self._scheduler.pool.caches_prefixes:
-            self._scheduler.register(request, min(stop, known))
+            self._scheduler.kv.register(request, min(stop, known))
 
     def _close_chunks(self, batch: Batch, finishing: list[Request]) -> list[Request]:
         move_on = self._scheduler.move_on

@@ -12,12 +12,9 @@ from .clock import ARRIVAL, Clock
 from .server import Server
 
 
-def open_loop(clock: Clock, server: Server, requests: Iterable[Request]) -> Generator[Event, Any, None]:
+def open_loop(clock: Clock, server: Server, requests: Iterable[Request]) -> None:
     """Send every request at its arrival time, whatever the server does."""
-    for request in requests:
-        if request.arrival_s > clock.now:
-            yield clock.at(request.arrival_s, ARRIVAL)
-        server.submit(request)
+    clock.feed(requests, server.submit)
 
 
 def closed_loop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from ..scheduler.batch import Batch
@@ -29,19 +30,23 @@ class CostModelBackend:
     def launch(self, batch: Batch, now_s: float) -> Execution:
         """The end is known at once."""
         features = features_of(batch)
-        host_s = self._host.host_s(features)
+        host_s = self._host.fixed_s + self._host.per_seq_s * features[-1]
         device_s = self._cost_model.duration_s(features)
         start_s = now_s + host_s
         if start_s < self._device_free_s:
             start_s = self._device_free_s
         self._device_free_s = end_s = start_s + device_s
-        return Execution(start_s, end_s, host_s, device_s)
+        return tuple.__new__(Execution, (start_s, end_s, host_s, device_s, None))
 
-    def steady(self, features: Features, num_steps: int, now_s: float) -> Steady:
+    def steady(self, features: Features, num_steps: int, now_s: float, until_s: float) -> Steady:
         """``num_steps`` iterations that differ in one more token for every decode, back to back from ``now_s``, as if
-        launched one after the other.
+        launched one after the other; fewer, if they would go on long after ``until_s``.
         """
         host_s = self._host.host_s(features)
+        if until_s < inf:
+            step_s = host_s + self._cost_model.duration_s(features)
+            if step_s > 0:  # later steps are hardly ever shorter, and a leap may always be
+                num_steps = min(num_steps, max(int((until_s - now_s) / step_s) + 1, 1))
         devices_s = self._cost_model.steady_s(features, num_steps)
         ends_s = []
         for device_s in devices_s:

@@ -41,11 +41,10 @@ class Leaper:
         self._wake: Event | None = None
         self._num_steps = 0  # of the leap under way
 
-    def begin(self, last: Batch) -> bool:
-        """Begin the leap that is possible after ``last``, which has just completed; False if there is none."""
+    def begin(self, last: Batch, num_steps: int) -> bool:
+        """Begin a leap of up to ``num_steps`` after ``last``, which has just completed; False if there is none."""
         scheduler = self._scheduler
-        num_steps = scheduler.num_steady_steps(last)
-        if num_steps < MIN_STEPS or not self._recorder.is_settled:
+        if not self._recorder.is_settled:
             return False
         cohort = scheduler.cohort
         decodes = len(cohort)
@@ -54,13 +53,16 @@ class Leaper:
             scheduler.num_running, len(scheduler.waiting), last.bound if scheduler.waiting else Bound.NONE
         )
         self._began_s = self._clock.now
-        self._steady = self._backend.steady(self._features, num_steps, self._began_s)
-        self._num_steps = num_steps
+        self._steady = self._backend.steady(self._features, num_steps, self._began_s, self._clock.arrival_s)
+        self._num_steps = len(self._steady.ends_s)
         return True
 
     def landing(self) -> Event | None:
         """The leap's end, to be waited for; None if the clock is there already."""
-        end_s = self._steady.ends_s[-1]
+        ends_s = self._steady.ends_s
+        if self._clock.arrival_s < ends_s[-1]:  # it will cut the leap: at the first boundary not before it
+            self._num_steps = min(bisect_left(ends_s, self._clock.arrival_s) + 1, self._num_steps)
+        end_s = ends_s[self._num_steps - 1]
         if self._clock.reach(end_s, self._step_end):
             return None
         self._wake = self._clock.at(end_s, self._step_end)

@@ -39,6 +39,7 @@ REQUEST_COLUMNS = (
 """``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request, ``replica``
 who got it (−1 if nobody).
 """
+_AT_THE_END = ("last_token_at", "num_output_tokens", "num_preemptions")
 FLOAT_COLUMNS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s"))
 
 
@@ -103,13 +104,21 @@ class Recorder:
             self._scheduled[request.index] = i
         if batch.preempted or batch.stalled:
             self._unseat(batch)
-        previous_tick, num_itl = self._tick(batch, i)
+        previous_tick, num_itl = -1, batch.num_members
+        if num_itl:
+            previous_tick, self._last_tick = self._last_tick, i
+            if self._fresh:
+                num_itl -= self._tick_fresh(batch, i)
         if batch.chunks:
             self._first_tokens(batch, i)
-        for request in finished:
-            self._requests["last_token_at"][request.index] = i
-            self._requests["num_output_tokens"][request.index] = request.num_output_tokens
-            self._requests["num_preemptions"][request.index] = request.num_preemptions
+        if finished:
+            columns = self._requests
+            last, outputs, preemptions = (columns[name] for name in _AT_THE_END)
+            for request in finished:
+                row = request.index
+                last[row] = i
+                outputs[row] = request.num_output_tokens
+                preemptions[row] = request.num_preemptions
         if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
             self._rows.few(_few(batch))
         self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
@@ -157,20 +166,18 @@ class Recorder:
                 self._last[row] = max(self._last[row], self._last_tick)
                 self._seated[row] = 0
 
-    def _tick(self, batch: Batch, i: int) -> tuple[int, int]:
-        """Gaps of the cohort: all alike, but for who joined without a tick in the same iteration."""
-        num_ticked = batch.num_members
-        if not num_ticked:
-            return -1, 0
-        previous, self._last_tick = self._last_tick, i
-        if self._fresh:
-            for request in self._fresh.values():
-                seat = batch.members.seats.get(request.rank)
-                if seat is not None and seat.request is request:
-                    self._gaps.append((self._last[request.index], i))
-                    num_ticked -= 1
-            self._fresh = {}
-        return previous, num_ticked
+    def _tick_fresh(self, batch: Batch, i: int) -> int:
+        """Gaps of those who joined the cohort without a tick in the same iteration, and so are not like the others;
+        how many they are.
+        """
+        seats, count = batch.members.seats, 0
+        for request in self._fresh.values():
+            seat = seats.get(request.rank)
+            if seat is not None and seat.request is request:
+                self._gaps.append((self._last[request.index], i))
+                count += 1
+        self._fresh = {}
+        return count
 
     def _first_tokens(self, batch: Batch, i: int) -> None:
         for chunk in batch.chunks:

@@ -15,7 +15,7 @@ from ..scheduler.scheduler import Scheduler
 from .backend import Backend, Ticket
 from .clock import STEP_END, Clock
 from .cost_backend import CostModelBackend
-from .leap import Leaper
+from .leap import MIN_STEPS, Leaper
 from .records import Recorder
 
 
@@ -117,7 +117,10 @@ class Replica:
             if finished and (self._done or self._on_end):
                 for request in finished:
                     self._end(request.request_id)
-            if leaper is not None and leaper.begin(batch):
+            if leaper is None:
+                continue
+            num_steps = scheduler.num_steady_steps(batch)
+            if num_steps >= MIN_STEPS and leaper.begin(batch, num_steps):
                 if (landing := leaper.landing()) is not None:
                     yield landing
                 leaper.commit()

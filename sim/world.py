@@ -14,6 +14,7 @@ from ..scheduler.scheduler import Scheduler
 from .backend import Backend
 from .clients import closed_loop, open_loop
 from .clock import Clock
+from .cost_backend import CostModelBackend
 from .records import Recorder, Records
 from .replica import Replica
 
@@ -50,13 +51,14 @@ def simulate(
     """
     clock = clock or Clock()
     start = partial(Replica, clock, depth=2 if config.async_scheduling else 1, leap=leap, host_clock=host_clock)
+    counts = all(isinstance(backend, CostModelBackend) for backend in backends)  # nobody there reads a block table
     replicas = [
-        start(Scheduler(config, policy), backend, _recorder(len(trace), index, sink), index=index)
+        start(Scheduler(config, policy, names_blocks=not counts), backend, _recorder(len(trace), index, sink), index=index)
         for index, backend in enumerate(backends)
     ]
     server = _server(replicas, rule)
     if clients is None:
-        clock.process(open_loop(clock, server, trace.iter_requests()))
+        open_loop(clock, server, trace.iter_requests())
     else:
         closed_loop(clock, server, trace.iter_requests(), num_clients=clients.count, think_s=clients.think_s)
     with _no_cycles():

@@ -27,6 +27,8 @@ class Policy(ABC):
     can_leap: ClassVar[bool] = False
     """Whether, while nobody can be admitted, its steps differ in nothing but one more token for every decode; a
     simulation may then take many of them at once."""
+    reads_blocks: ClassVar[bool] = True
+    """Whether it looks at block tables; where it does not, a simulation need only count blocks."""
     keeps_finished_rows: ClassVar[bool] = False
     """Whether a finished request holds its slot and blocks until nobody runs any more (static batching)."""
 

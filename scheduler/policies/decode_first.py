@@ -21,6 +21,7 @@ class DecodeFirst(Policy):
 
     name = "decode_first"
     can_leap = True
+    reads_blocks = False
 
     def schedule(self, step: Step) -> None:
         """Decodes, then unfinished prompts, then new ones."""

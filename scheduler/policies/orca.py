@@ -21,6 +21,7 @@ class Orca(Policy):
 
     name = "orca"
     can_leap = True
+    reads_blocks = False
 
     def check(self, config: SchedulerConfig) -> None:
         """Whole prompts must fit a step. Raises ``ConfigError``."""

@@ -22,6 +22,7 @@ class Reserve(Policy):
 
     name = "reserve"
     can_leap = True
+    reads_blocks = False
 
     def __init__(self) -> None:
         self._reserved_blocks: dict[str, int] = {}

@@ -21,6 +21,7 @@ class VllmV1(Policy):
 
     name = "vllm_v1"
     can_leap = True
+    reads_blocks = False
 
     def __init__(self) -> None:
         self._whole_prompts = False

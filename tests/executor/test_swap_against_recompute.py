@@ -84,7 +84,7 @@ def _play(mode: str, backend: Backend, *, measured: bool) -> Served:
     auditor = Auditor(len(requests), scheduler)
     host_clock = time.perf_counter if measured else None
     replica = Replica(clock, scheduler, backend, auditor, leap=False, host_clock=host_clock)
-    clock.process(open_loop(clock, replica, requests))
+    open_loop(clock, replica, requests)
     clock.run()
     assert scheduler.pool.num_free == CONFIG.num_usable_blocks
     assert scheduler.host_pool.num_free == scheduler.config.num_cpu_blocks

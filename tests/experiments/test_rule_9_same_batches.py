@@ -46,7 +46,7 @@ def _play(trace: Trace, config: SchedulerConfig, policy: str, backend: Backend, 
     scheduler = Scheduler(config, policy)
     host_clock = time.perf_counter if measured else None
     replica = Replica(clock, scheduler, backend, witness, depth=depth, leap=False, host_clock=host_clock)
-    clock.process(open_loop(clock, replica, trace.requests()))
+    open_loop(clock, replica, trace.requests())
     clock.run()
     scheduler.check_integrity()
     return witness

@@ -30,7 +30,7 @@ def test_at_least_one_token_is_left_to_compute_whatever_is_cached() -> None:
     request = Request("a", 8, 4)
     scheduler.add(request)
     scheduler.schedule()
-    assert len(scheduler.find_cached(request)) * 4 < request.num_tokens
+    assert len(scheduler.kv.find(request)) * 4 < request.num_tokens
 
 
 def test_no_leap_passes_over_a_whole_prompt_that_becomes_a_hit() -> None:

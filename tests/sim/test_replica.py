@@ -96,14 +96,14 @@ def _replica(clock: Clock, policy: Policy | str = "vllm_v1", num_requests: int =
 def test_a_policy_that_makes_no_progress_is_an_error_and_no_endless_loop() -> None:
     clock = Clock()
     replica = _replica(clock, Idler())
-    clock.process(open_loop(clock, replica, [Request("first", 4, 1)]))
+    open_loop(clock, replica, [Request("first", 4, 1)])
     with pytest.raises(BatchTwinError, match=r"Nothing can run .*\(head: first\): the policy 'idler' made no progress"):
         clock.run()
 
 
 def test_a_request_that_can_never_be_served_stops_the_replay_with_its_reason() -> None:
     clock = Clock()
-    clock.process(open_loop(clock, _replica(clock), [Request("a", 4, 1), Request("b", 80, 1, index=1)]))
+    open_loop(clock, _replica(clock), [Request("a", 4, 1), Request("b", 80, 1, index=1)])
     with pytest.raises(RequestRefused, match="'b' has a prompt of 80 tokens, but max_model_len is 64"):
         clock.run()
 
@@ -137,7 +137,7 @@ def test_the_wall_clock_lets_simulated_seconds_take_real_ones() -> None:
     clock = WallClock(strict=False)
     replica = _replica(clock)
     began_s = time.monotonic()
-    clock.process(open_loop(clock, replica, [Request("a", 4, 1), Request("b", 4, 1, arrival_s=0.08, index=1)]))
+    open_loop(clock, replica, [Request("a", 4, 1), Request("b", 4, 1, arrival_s=0.08, index=1)])
     clock.run()
     assert time.monotonic() - began_s >= 0.08
     assert replica.recorder.records().requests["arrival_s"].tolist() == [0.0, 0.08]

@@ -63,7 +63,7 @@ def _play(
     replicas = _replicas(clock, num_replicas, len(requests), law, host, leap=leap)
     server: Server = replicas[0] if router == "none" else Router(replicas, make_rule(router, CONFIG.block_size))
     if num_clients is None:
-        clock.process(open_loop(clock, server, requests))
+        open_loop(clock, server, requests)
     else:
         closed_loop(clock, server, requests, num_clients=num_clients)
     for at, index in aborts:
@@ -142,7 +142,7 @@ def test_affinity_holds_over_a_replay_with_a_shared_system_prompt() -> None:
         for i in range(12)
     ]
     replicas = _replicas(clock, 3, 12, Constant(1.0), HostTerm())
-    clock.process(open_loop(clock, Router(replicas, make_rule("prefix_affinity", 4)), requests))
+    open_loop(clock, Router(replicas, make_rule("prefix_affinity", 4)), requests)
     clock.run()
     went = merge([replica.recorder.records() for replica in replicas]).requests["replica"]
     assert went.tolist() == [0, 1, 2] * 4

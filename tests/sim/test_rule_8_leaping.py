@@ -65,7 +65,7 @@ def _play(load: Load, *, leap: bool) -> tuple[Records, int]:
     scheduler = Scheduler(load.config, load.policy)
     replica = Replica(clock, scheduler, CostModelBackend(model, PROFILE.host), recorder, leap=leap)
     if load.num_clients is None:
-        clock.process(open_loop(clock, replica, requests))
+        open_loop(clock, replica, requests)
     else:
         closed_loop(clock, replica, requests, num_clients=load.num_clients)
     for at, index in load.aborts:

@@ -15,7 +15,7 @@ from batchtwin.experiments.scenario import Scenario
 from batchtwin.experiments.world import run_scenario
 from batchtwin.sim import iteration_rows, records, spill
 from batchtwin.sim.cost_backend import CostModelBackend
-from batchtwin.sim.iteration_rows import RECORDED, IterationRows
+from batchtwin.sim.iteration_rows import FEW_HAVE, PACKED, RECORDED, IterationRows, pack
 from batchtwin.sim.records import Records
 from batchtwin.sim.spill import Window
 
@@ -110,8 +110,13 @@ def test_a_stretch_is_written_out_as_the_steps_it_stands_for(pieces: list[tuple[
     columns = {name: i for i, name in enumerate(RECORDED)}
     for is_stretch, count, value in pieces:
         row = [float(value + i) for i in range(len(RECORDED))]
+        row[columns["num_tokens"]] = row[columns["num_decodes"]] + row[columns["num_prefill_tokens"]]
+        row[columns["num_seqs"]] = row[columns["num_decodes"]] + row[columns["num_prefills"]]
+        for name in FEW_HAVE if is_stretch else ():
+            row[columns[name]] = 0.0
         if not is_stretch:
-            rows.steps.append(tuple(row))
+            rows.few(tuple(row[columns[name]] for name in FEW_HAVE))
+            rows.steps += pack(*(row[columns[name]] for name in PACKED))
             expected.append(row)
             at += 1
             continue
@@ -126,7 +131,7 @@ def test_a_stretch_is_written_out_as_the_steps_it_stands_for(pieces: list[tuple[
             devices[0],
             free[0],
         )
-        rows.stretch(tuple(first), ends, devices, free)
+        rows.stretch(pack(*(first[columns[name]] for name in PACKED)), ends, devices, free)
         for step in range(count):
             more = list(first)
             more[columns["start_s"]] = first[columns["start_s"]] if step == 0 else ends[step - 1]

@@ -142,7 +142,7 @@ def play(workload: Workload, cost_model: CostModel = LAW, host: HostTerm = HOST)
     recorder = Recorder(len(requests))
     replica = Replica(clock, scheduler, witness, recorder, depth=depth)
     if workload.num_clients is None:
-        clock.process(open_loop(clock, replica, requests))
+        open_loop(clock, replica, requests)
     else:
         closed_loop(clock, replica, requests, num_clients=workload.num_clients, think_s=workload.think_s)
     clock.run()
