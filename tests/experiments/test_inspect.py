@@ -17,24 +17,31 @@ from batchtwin.experiments.run import Run, load_run
 from batchtwin.experiments.scenario import Scenario
 from batchtwin.experiments.world import run_scenario
 from batchtwin.scheduler import Batch, forward_shapes
+from batchtwin.sim.backend import Execution
 from batchtwin.sim.cost_backend import CostModelBackend
 
 PRESSED = {"num_gpu_blocks": 18, "max_num_seqs": 8, "trace": {"rate_scale": 4000.0, "output_scale": 0.3}}
 """A pool too small for everybody: requests are preempted."""
 
 
-class Witness(CostModelBackend):
-    """Keeps every batch when it is launched, with its arrays as they were then."""
+class Witness:
+    """Leaves the times to a cost model and keeps every batch when it is launched, with its arrays as they were then."""
 
     def __init__(self, block_size: int) -> None:
         profile = toy_profile()
-        super().__init__(profile.cost_model, profile.host)
+        self._inner = CostModelBackend(profile.cost_model, profile.host)
         self._block_size = block_size
         self.seen: list[tuple[Batch, bytes]] = []
 
-    def launch(self, batch, now_s):
+    def launch(self, batch: Batch, now_s: float) -> Execution:
         self.seen.append((batch, arrays(batch, self._block_size)))
-        return super().launch(batch, now_s)
+        return self._inner.launch(batch, now_s)
+
+    def wait(self, ticket: Execution) -> Execution:
+        return ticket
+
+    def host(self, seconds: float) -> None:
+        pass
 
 
 def arrays(batch: Batch, block_size: int) -> bytes:
