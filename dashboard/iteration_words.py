@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..experiments.run import Run
 from ..scheduler.batch import Bound
+from .colors import MEASURED, PREDICTED
 from .labels import number, percent
 
 _TEXTS = {
@@ -16,9 +17,10 @@ LITTLE = 0.01
 
 
 def summary(run: Run) -> str:
-    """How many iterations, what held them back, and how often somebody was preempted; as Markdown."""
+    """How many iterations, what held them back, how often somebody was preempted; as Markdown, with its coloured dot."""
     found = run.metrics
-    kind = f":{'blue' if run.kind == 'predicted' else 'orange'}-badge[{run.kind}]"
+    color = PREDICTED if run.kind == "predicted" else MEASURED
+    kind = f"<span style='color:{color}'>●</span> {run.kind.capitalize()}:"
     counts = f"**{number(found['num_iterations'])} iterations** of {number(found['mean_iteration_ms'])} ms on average"
     return f"{kind} {counts}. {_held_back(found)} {_preemptions(found)}"
 

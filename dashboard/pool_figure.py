@@ -158,7 +158,7 @@ def _written(data: Forward, chosen: int | None) -> IntArray:
 def block_hovers(data: Forward) -> list[str]:
     """What is known of each block."""
     size = data.config.block_size
-    out = [f"<b>block {block:,}</b><br>free, or of somebody not served now" for block in range(len(data.owner))]
+    out = [f"block {block:,}: free or not served" for block in range(len(data.owner))]
     out[0] = "<b>block 0</b><br>the null block: never handed out"
     written = set(data.written.tolist())
     readers: dict[int, list[int]] = {}

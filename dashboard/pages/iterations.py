@@ -40,7 +40,7 @@ def page(context: Context) -> None:
     with choice:
         shown = choose_run(context)
         replica = _choose_replica(shown)
-    said.markdown(summary(shown.run))
+    said.markdown(summary(shown.run), unsafe_allow_html=True)
     all_of = _series(shown.key, replica, _shown=shown)
     window = _window(all_of)
     _tools(shown, all_of, window)
@@ -137,7 +137,13 @@ def _where(all_of: Series, window: Window) -> str:
     if count == 0:
         return f"Nothing runs from {window[0]:.3f} to {window[1]:.3f} s."
     numbers = f"{count:,} iterations from {all_of.first + shown.start:,}"
-    return plain(f"{numbers}, {number(window[1] - window[0])} s · draw a range over the figure to look closer")
+    chosen = st.query_params.get("iteration", "")
+    more = (
+        f"Forward shapes opens at {int(chosen):,}"
+        if chosen.isdecimal()
+        else "draw a range over the figure to look closer"
+    )
+    return plain(f"{numbers}, {number(window[1] - window[0])} s · {more}")
 
 
 def _export(shown: Shown) -> None:

@@ -141,7 +141,7 @@ def test_hover_of_a_block_says_whose_and_which(mixed: Forward) -> None:
     assert "B, its block 1: positions 4 … 7<br>written by this forward" in hovers[21]
     assert "written" not in hovers[10]
     assert "A, its block 1: positions 4 … 4" in hovers[18]
-    assert "free, or of somebody not served now" in hovers[33]
+    assert hovers[33] == "block 33: free or not served"
 
 
 def _luminance(color: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dashboard_pages import open_page, text_of
 from streamlit.testing.v1 import AppTest
 
+from batchtwin.dashboard.colors import MEASURED
 from batchtwin.dashboard.pages import iterations
 from batchtwin.experiments.grid import Cell
 from batchtwin.experiments.recommend import recommend
@@ -86,16 +88,36 @@ def test_an_iteration_is_gone_to_by_its_number(predicted: Sweep, monkeypatch: py
     low, high = (float(part) for part in test.query_params["window"].split("-"))
     columns = _run(predicted).records.iterations
     assert low < columns["end_s"][150] <= high
-    assert test.query_params["iteration"] == "150"  # where the page of its shapes opens
+    assert test.query_params["iteration"] == "150"
+    assert "Forward shapes opens at 150" in text_of(test)
 
 
 def test_a_measured_run_can_be_chosen(measured: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = measured.measured_cells()[0]
     test = open_page("iterations", measured.folder.parent, monkeypatch, cell=cell.key, run="measured-1")
     run = measured.measured(cell)[1]
-    assert "badge[measured]" in text_of(test)
+    assert f"color:{MEASURED}'>●</span> Measured:" in text_of(test)
     assert _figure(test)["layout"]["xaxis"]["range"][1] == pytest.approx(run.records.iterations["end_s"][-1])
     assert _figure(test)["layout"]["xaxis"]["range"][1] != _run(measured, cell).records.iterations["end_s"][-1]
+
+
+def test_each_replica_is_shown_by_itself(
+    make_sweep: Callable[..., Sweep], predicted: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its iterations can be looked into, those of the second one behind those of the first."""
+    scenario = predicted.spec.scenario.with_(num_replicas=2)
+    made = make_sweep(tmp_path / "two", scenario=scenario, max_num_seqs=[8], max_num_batched_tokens=[256])
+    address = {"cell": Cell("vllm_v1", 8, 256).key}
+    columns = _run(made, Cell("vllm_v1", 8, 256)).records.iterations
+    second = int((columns["replica"] == 1).argmax())
+    end_s = columns["end_s"][second:]
+    test = open_page("iterations", tmp_path, monkeypatch, replica="1", **address)
+    assert f"{len(end_s)} iterations from {second:,}" in text_of(test)
+    assert _figure(test)["layout"]["xaxis"]["range"][1] == end_s[-1]
+    for at in (second - 1, second, second + 40):
+        shapes = open_page("shapes", tmp_path, monkeypatch, iteration=str(at), **address)
+        specs = [json.loads(chart.proto.spec) for chart in shapes.get("plotly_chart")]
+        assert any(f"{columns['num_tokens'][at]:,} token" in str(spec["layout"].get("title")) for spec in specs)
 
 
 def test_a_broken_sweep_is_one_sentence(predicted: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
