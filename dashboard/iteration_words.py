@@ -17,7 +17,7 @@ LITTLE = 0.01
 
 
 def summary(run: Run) -> str:
-    """How many iterations, what held them back, how often somebody was preempted; as Markdown, with its coloured dot."""
+    """How many iterations, what held them back, how often somebody was preempted; as Markdown, with a coloured dot."""
     found = run.metrics
     color = PREDICTED if run.kind == "predicted" else MEASURED
     kind = f"<span style='color:{color}'>●</span> {run.kind.capitalize()}:"

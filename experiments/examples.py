@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..scheduler.batch import Batch
+from ..scheduler.blocks import BlockPool
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.request import Request
 from ..scheduler.scheduler import Scheduler
@@ -57,6 +58,7 @@ def _play_mixed(config: SchedulerConfig) -> list[Batch]:
 def _hand_out_first(scheduler: Scheduler, blocks: Sequence[int]) -> None:
     """Have the free KV blocks handed out in this order, before all others: a pool that has been in use for a while."""
     pool = scheduler.pool
+    assert isinstance(pool, BlockPool)  # a scheduler names its blocks unless told not to
     taken = pool.take(pool.num_free)
     pool.give_back([block for block in reversed(taken) if block not in blocks])
     pool.give_back(list(reversed(blocks)))
