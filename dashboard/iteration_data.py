@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Window = tuple[float, float]
 """Seconds from … to."""
-MOST_EXACT = 320
+MOST_EXACT = 400
 """Iterations that are drawn one by one; more are drawn by the pixel."""
 NUM_PIXELS = 900
 BOUNDS = (Bound.MAX_NUM_SEQS, Bound.MAX_NUM_BATCHED_TOKENS, Bound.KV_BLOCKS, Bound.NONE)
