@@ -18,8 +18,15 @@ from .results import Results, read_results, stamp
 
 
 def results_of(folder: Path) -> Results:
-    """A sweep and what follows from it. Raises ``BatchTwinError`` if it cannot be read."""
-    return _results(str(folder), stamp(folder))
+    """A sweep and what follows from it, but for the split of its errors. Raises ``BatchTwinError`` if it cannot be
+    read.
+    """
+    return _results(str(folder), stamp(folder), with_split=False)
+
+
+def whole_results_of(folder: Path) -> Results:
+    """The same with the split. Raises ``BatchTwinError`` if it cannot be read."""
+    return _results(str(folder), stamp(folder), with_split=True)
 
 
 def recommendation_of(results: Results, slo: Mapping[str, float]) -> Recommendation:
@@ -61,8 +68,8 @@ def _curve(cell: Cell, scenario: str, profile: str, trace: str, *, _profile: Pro
 
 
 @st.cache_resource(max_entries=16, show_spinner="Reading the results …")
-def _results(folder: str, changes: tuple[tuple[str, int], ...]) -> Results:
-    return read_results(Path(folder))
+def _results(folder: str, changes: tuple[tuple[str, int], ...], *, with_split: bool) -> Results:
+    return read_results(Path(folder), with_split=with_split)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

@@ -46,13 +46,15 @@ def find_sweeps(root: Path) -> dict[str, Path]:
     return own | {folder.relative_to(root).as_posix(): folder for folder in found}
 
 
-def read_results(sweep: Sweep | Path) -> Results:
-    """Read a sweep with whatever is measured of it. Raises ``BatchTwinError`` if the predictions cannot be read."""
+def read_results(sweep: Sweep | Path, *, with_split: bool = True) -> Results:
+    """Read a sweep with whatever is measured of it, the split of its errors only if it is asked for (it reads every
+    record). Raises ``BatchTwinError`` if the predictions cannot be read.
+    """
     opened = sweep if isinstance(sweep, Sweep) else open_sweep(sweep)
     cells = tuple(opened.predicted())
     problems: list[str] = []
     recommendation = _recommend(opened, cells, problems)
-    return Results(opened, cells, _compare(opened, problems), recommendation, tuple(problems))
+    return Results(opened, cells, _compare(opened, problems, with_split), recommendation, tuple(problems))
 
 
 def stamp(folder: Path) -> tuple[tuple[str, int], ...]:
@@ -62,9 +64,9 @@ def stamp(folder: Path) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((path.as_posix(), path.stat().st_mtime_ns) for path in files if path.exists()))
 
 
-def _compare(sweep: Sweep, problems: list[str]) -> Comparison | None:
+def _compare(sweep: Sweep, problems: list[str], with_split: bool) -> Comparison | None:
     try:
-        return compare(sweep) if sweep.measured_cells() else None
+        return compare(sweep, with_split=with_split) if sweep.measured_cells() else None
     except BatchTwinError as error:
         problems.append(f"The measurements cannot be shown: {error}")
     except _OTHER_SHAPE as error:

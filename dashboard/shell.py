@@ -12,7 +12,7 @@ from types import ModuleType
 import streamlit as st
 
 from ..experiments.grid import CellResult
-from ..experiments.scenario import Scenario
+from ..experiments.scenario import Scenario, TraceSpec
 from ..scheduler.errors import BatchTwinError
 from ..traces import TraceError
 from .context import Context
@@ -30,6 +30,9 @@ from .words import cell_name, plain
 
 PAGES = ("sweep", "load", "iterations", "shapes", "compare", "trust", "measure")
 """In this order, by the name of their module in ``pages`` and in the address; the first is the start."""
+
+FIRST = Scenario(trace=TraceSpec(num_requests=500))
+"""What is asked before there is a sweep: little enough to be answered in a minute."""
 
 
 def main() -> None:
@@ -100,7 +103,7 @@ def _context(root: Path) -> Context:
 
 
 def _question(root: Path, results: Results | None) -> Question:
-    base = results.sweep.spec.scenario if results else Scenario()
+    base = results.sweep.spec.scenario if results else FIRST
     if "profile" in st.query_params:
         path = st.query_params["profile"]
     elif results:

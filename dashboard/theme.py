@@ -30,13 +30,15 @@ advertisement (hiding the welcome message also hides the one that Streamlit lays
 STYLE = """<style>
 [data-testid="stSidebarUserContent"] { padding-top: 0; }
 [data-testid="stMainBlockContainer"] { padding: 1.1rem 2.2rem 1rem; }
-[data-testid="stHeader"] { background: transparent; pointer-events: none; }
-[data-testid="stHeader"] button { pointer-events: auto; }
+[data-testid="stHeader"] { background: transparent; }
+[data-testid="stHeader"], [data-testid="stHeader"] * { pointer-events: none !important; }
+[data-testid="stHeader"] button, [data-testid="stHeader"] button * { pointer-events: auto !important; }
 [data-testid="stSidebar"] [data-testid="stVerticalBlock"] { gap: 0.45rem; }
 [data-testid="stMainBlockContainer"] [data-testid="stVerticalBlock"] { gap: 0.6rem; }
 [data-testid="stSidebar"] hr { margin: 0.3rem 0; }
 </style>"""
-"""Less air than Streamlit has: an answer must be on the screen without scrolling."""
+"""Less air than Streamlit has, and a header that lets clicks through: an answer must be on the screen without
+scrolling."""
 
 _SQUARES = (
     f'<rect x="4" y="4" width="38" height="38" rx="8" fill="{PREDICTED}"/>'

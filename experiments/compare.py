@@ -57,8 +57,10 @@ class Comparison:
     over all measured cells), ``vllm_default``."""
 
 
-def compare(sweep: Sweep | str | Path) -> Comparison:
-    """Compare whatever ``sweep`` has measured. Raises ``ExperimentError`` if that is nothing."""
+def compare(sweep: Sweep | str | Path, *, with_split: bool = True) -> Comparison:
+    """Compare whatever ``sweep`` has measured. Raises ``ExperimentError`` if that is nothing. Only the split reads the
+    records of the runs, which takes its time: without it the frame is empty.
+    """
     opened = sweep if isinstance(sweep, Sweep) else open_sweep(sweep)
     results = {result.cell: result for result in opened.feasible()}
     measured = {cell: opened.measured_metrics(cell) for cell in opened.measured_cells() if cell in results}
@@ -71,7 +73,7 @@ def compare(sweep: Sweep | str | Path) -> Comparison:
         objective=opened.spec.objective,
         cells=table,
         summary=_summary(table),
-        split=pd.DataFrame([row for cell in measured for row in _split_rows(opened, results[cell])]),
+        split=pd.DataFrame([row for cell in measured if with_split for row in _split_rows(opened, results[cell])]),
         rank_correlation=_rank_correlation(table, opened.spec.objective),
         regret_percent=_regret(opened, {cell: results[cell] for cell in measured}, table),
     )

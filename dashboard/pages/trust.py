@@ -10,7 +10,7 @@ from ..data import parity_data
 from ..figures import parity
 from ..labels import label, percent
 from ..link import follow, remember
-from ..load import measured_runs
+from ..load import measured_runs, whole_results_of
 from ..results import Results
 from ..show import show
 from ..trust import (
@@ -89,7 +89,11 @@ def _parity(results: Results, metric: str) -> None:
         st.caption("Size of the error by load, and from how many cells. Bars in the plot: half the range of repeats.")
 
 
-def _split(results: Results, metric: str) -> None:
+def _split(opened: Results, metric: str) -> None:
+    results = whole_results_of(opened.sweep.folder)
+    if results.comparison is None:
+        st.warning(plain(" ".join(results.problems)), icon=":material/warning:")
+        return
     rows = split_frame(results, metric)
     plot, words = st.columns([7, 5], gap="medium")
     with plot:
@@ -103,8 +107,7 @@ def _split(results: Results, metric: str) -> None:
             "measured − predicted."
         )
         st.dataframe(frames.regret(results), hide_index=True)
-        if results.comparison is not None:
-            st.caption(frames.rank_text(results.comparison.rank_correlation))
+        st.caption(frames.rank_text(results.comparison.rank_correlation))
 
 
 def _choose_feature() -> str:

@@ -270,12 +270,25 @@ def test_policies_of_a_sweep_are_shown_one_at_a_time(page: Open, make_sweep: Mak
         assert not test.exception
 
 
-def test_broken_measurement_is_a_warning_beside_the_prediction(
+def test_broken_records_of_a_measurement_are_one_sentence_where_they_are_needed(
     page: Open, make_sweep: MakeSweep, tmp_path: Path
 ) -> None:
     made = make_sweep(tmp_path / "s", 1, max_num_seqs=[4], max_num_batched_tokens=[64])
     for run in made.folder.glob("cells/*/measured-0"):
         (run / "iterations.parquet").write_bytes(b"not parquet")
+    assert page(tmp_path).metric
+    test = page(tmp_path, "trust", trust="Error split")
+    assert "measurements cannot be shown" in test.warning[0].value
+    (error,) = page(tmp_path, "compare").error
+    assert "is broken" in error.value
+
+
+def test_broken_heads_of_measurements_are_a_warning_beside_the_prediction(
+    page: Open, make_sweep: MakeSweep, tmp_path: Path
+) -> None:
+    made = make_sweep(tmp_path / "s", 1, max_num_seqs=[4], max_num_batched_tokens=[64])
+    for run in made.folder.glob("cells/*/measured-0"):
+        (run / "run.json").write_text("{")
     test = page(tmp_path)
     assert "measurements cannot be shown" in test.warning[0].value
     assert test.metric
