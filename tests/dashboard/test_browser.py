@@ -277,6 +277,7 @@ def test_a_range_drawn_over_the_iterations_is_looked_at_closer(page: Page, addre
     assert not _has_exception(page)
 
 
+@both_schemes
 def test_a_forward_is_on_one_screen_and_the_film_plays(page: Page, address: str) -> None:
     page.goto(f"{address}/shapes?what=one-mixed-iteration")
     expect(page.get_by_text("[7, n_q_heads, head_dim]")).to_be_visible(timeout=PATIENCE_MS)
