@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..experiments.grid import CellResult
+from ..experiments.recommend import Recommendation
 from .errors import NoSweepError
 from .question import Question
 from .results import Results
@@ -24,6 +25,8 @@ class Context:
     policy: str
     cell: CellResult | None
     """The cell chosen beside the page: the recommended one unless another was chosen; None if none can work."""
+    recommendation: Recommendation | None = None
+    """By the SLOs of the bar, which may be others than the sweep's; None if no cell can work."""
 
     @property
     def opened(self) -> Results:

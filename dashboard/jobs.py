@@ -82,8 +82,8 @@ class Job:
 
 
 def eta_s(elapsed_s: float, finished: float, left: float) -> float | None:
-    """The seconds left at the pace so far; None before anything is finished."""
-    return elapsed_s * left / finished if finished > 0 else None
+    """The seconds left at the pace so far; None before anything is finished, and when there is nothing left."""
+    return elapsed_s * left / finished if finished > 0 and left > 0 else None
 
 
 class Jobs:
@@ -101,6 +101,10 @@ class Jobs:
     def of(self, target: Path) -> Job | None:
         """The last job that writes to ``target``."""
         return self._by_target.get(target.resolve())
+
+    def latest(self, what: str) -> Job | None:
+        """The job of this kind that was started last."""
+        return next((job for job in reversed(self._by_target.values()) if job.what == what), None)
 
     @property
     def running(self) -> list[Job]:
@@ -123,6 +127,7 @@ class Jobs:
             )
         job = Job(what, target, command, log, count, process)
         job._began = (job.clock(), count()[0])
+        self.forget(target)  # so that the latest comes last
         self._by_target[target.resolve()] = job
         return job
 

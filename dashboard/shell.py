@@ -12,6 +12,7 @@ from types import ModuleType
 import streamlit as st
 
 from ..experiments.grid import CellResult
+from ..experiments.recommend import Recommendation
 from ..experiments.scenario import Scenario, TraceSpec
 from ..scheduler.errors import BatchTwinError
 from ..traces import TraceError
@@ -21,7 +22,7 @@ from .errors import NoSweepError
 from .facts import facts
 from .launch import RESULTS_VARIABLE
 from .link import follow, open_form, parameters, remember, remember_sweep
-from .load import profile_of, results_of
+from .load import profile_of, recommendation_of, results_of
 from .question import Question, ask
 from .results import Results, find_sweeps
 from .scenario_bar import forget_changes, profiles, scenario_bar
@@ -94,12 +95,13 @@ def _context(root: Path) -> Context:
     if results is None:
         return Context(root, question, None, "", None)
     _say_what_is_off(results, question)
+    recommendation = _recommend(results, question)
     with st.sidebar:
         policy = _choose_policy(results)
-        cell = _choose_cell(results, policy)
+        cell = _choose_cell(results, policy, recommendation)
         with st.expander("What this rests on"):
             _facts(results)
-    return Context(root, question, results, policy, cell)
+    return Context(root, question, results, policy, cell, recommendation)
 
 
 def _question(root: Path, results: Results | None) -> Question:
@@ -129,6 +131,13 @@ def _choose_sweep(names: list[str]) -> str | None:
     return name
 
 
+def _recommend(results: Results, question: Question) -> Recommendation | None:
+    slo = question.scenario.slo
+    if results.recommendation is None or slo == results.sweep.spec.scenario.slo:
+        return results.recommendation
+    return recommendation_of(results, slo)
+
+
 def _choose_policy(results: Results) -> str:
     names = policies(results)
     policy = follow("policy", names, first_policy(results))
@@ -137,11 +146,11 @@ def _choose_policy(results: Results) -> str:
     return policy
 
 
-def _choose_cell(results: Results, policy: str) -> CellResult | None:
+def _choose_cell(results: Results, policy: str, recommendation: Recommendation | None) -> CellResult | None:
     mine = {result.cell.key: result for result in results.cells if result.cell.policy == policy and result.metrics}
     if not mine:
         return None
-    default, picked = results.default(policy), results.recommendation.cell if results.recommendation else None
+    default, picked = results.default(policy), recommendation.cell if recommendation else None
 
     def name(key: str) -> str:
         cell = mine[key].cell

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from .jobs import Job, Jobs
+from .jobs import Job, Jobs, Progress
 from .labels import number
 from .words import plain
 
@@ -49,12 +49,19 @@ def _running(job: Job) -> None:
         if not job.is_running or (job.what != "calibrate" and now.done != shown_at):
             st.rerun(scope="app")
         said, button = st.columns([6, 1], vertical_alignment="center")
-        eta = "" if now.eta_s is None else f", about {duration(now.eta_s)} left"
-        unit = _UNIT[job.what]
-        said.progress(now.share, f"{_DOING[job.what]}: {now.done:.0f} of {now.total:.0f} {unit}{eta}")
+        said.progress(now.share, in_words(job.what, now))
         button.button("Stop", icon=":material/stop:", on_click=job.cancel, width="stretch", key="stop-job")
 
     bar()
+
+
+def in_words(what: str, now: Progress) -> str:
+    """How far a job is; a calibration whose time is used still has to warm up, check and fit."""
+    if what == "calibrate" and now.done >= now.total:
+        so_far = duration(now.elapsed_s)
+        return f"Calibrating: the {now.total:.0f} s are used, what was begun is finished ({so_far} so far)"
+    eta = "" if now.eta_s is None else f", about {duration(now.eta_s)} left"
+    return f"{_DOING[what]}: {now.done:.0f} of {now.total:.0f} {_UNIT[what]}{eta}"
 
 
 def duration(seconds: float) -> str:

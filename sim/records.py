@@ -39,7 +39,6 @@ REQUEST_COLUMNS = (
 """``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request, ``replica``
 who got it (−1 if nobody).
 """
-_AT_THE_END = ("last_token_at", "num_output_tokens", "num_preemptions")
 FLOAT_COLUMNS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s"))
 
 
@@ -75,8 +74,7 @@ class Recorder:
         self._requests: dict[str, MutableSequence[Any]] = {
             name: array("d" if name in FLOAT_COLUMNS else "q", (-1,)) * num_requests for name in REQUEST_COLUMNS
         }
-        self._scheduled = self._requests["scheduled_at"]
-        self._first = self._requests["first_token_at"]
+        self._bind()
         self._last: MutableSequence[int] = (
             array("q", (-1,)) * num_requests
         )  # iteration of the last token so far, of those that left the cohort
@@ -89,13 +87,19 @@ class Recorder:
         self.num_iterations = 0
         self._next_flush = CHUNK_ROWS
 
+    def _bind(self) -> None:
+        self._due, self._arrival, self._prompts, self._outputs, *columns = (
+            self._requests[name] for name in REQUEST_COLUMNS
+        )
+        self._scheduled, self._first, self._last_at, self._preemptions, self._replicas = columns
+
     def arrived(self, request: Request, due_s: float) -> None:
         """A request reached the server at ``request.arrival_s``."""
-        columns, row = self._requests, request.index
-        columns["due_s"][row] = due_s
-        columns["arrival_s"][row] = request.arrival_s
-        columns["num_prompt_tokens"][row] = request.num_prompt_tokens
-        columns["replica"][row] = self.replica
+        row = request.index
+        self._due[row] = due_s
+        self._arrival[row] = request.arrival_s
+        self._prompts[row] = request.num_prompt_tokens
+        self._replicas[row] = self.replica
 
     def completed(self, batch: Batch, launched_s: float, execution: Execution, finished: list[Request]) -> None:
         """A batch ended."""
@@ -111,18 +115,12 @@ class Recorder:
                 num_itl -= self._tick_fresh(batch, i)
         if batch.chunks:
             self._first_tokens(batch, i)
-        if finished:
-            columns = self._requests
-            last, outputs, preemptions = (columns[name] for name in _AT_THE_END)
-            for request in finished:
-                row = request.index
-                last[row] = i
-                outputs[row] = request.num_output_tokens
-                preemptions[row] = request.num_preemptions
         if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
             self._rows.few(_few(batch))
         self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
         self.num_iterations = i + 1
+        if finished:
+            self.finished(finished)
         if self.num_iterations >= self._next_flush:
             self._flush()
 
@@ -143,6 +141,14 @@ class Recorder:
         self._last_tick = self.num_iterations - 1
         if self.num_iterations >= self._next_flush:
             self._flush()
+
+    def finished(self, requests: list[Request]) -> None:
+        """These got their last token in the iteration recorded last."""
+        for request in requests:
+            row = request.index
+            self._last_at[row] = self.num_iterations - 1
+            self._outputs[row] = request._output_tokens
+            self._preemptions[row] = request.num_preemptions
 
     def records(self) -> Records:
         """Everything so far, as columns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from simpy.events import Event
 
@@ -15,8 +15,12 @@ from ..scheduler.scheduler import Scheduler
 from .backend import Backend, Ticket
 from .clock import STEP_END, Clock
 from .cost_backend import CostModelBackend
-from .leap import MIN_STEPS, Leaper
+from .leap import Leaper
 from .records import Recorder
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Replica:
@@ -85,16 +89,12 @@ class Replica:
 
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, backend, clock = self.scheduler, self.backend, self.clock
-        host_clock, depth, leaper = self._host_clock, self._depth, self._leaper
+        schedule, complete = self._timed(scheduler.schedule), self._timed(scheduler.complete)
+        depth, leaper = self._depth, self._leaper
         in_flight: deque[tuple[Batch, Ticket, float]] = deque()
         while True:
             while len(in_flight) < depth and scheduler.has_work:
-                if host_clock is None:
-                    batch = scheduler.schedule()
-                else:
-                    began = host_clock()
-                    batch = scheduler.schedule()
-                    backend.host(host_clock() - began)
+                batch = schedule()
                 if not (batch.num_members or batch.chunks or batch.preempted or in_flight):
                     raise BatchTwinError(_stuck(scheduler))
                 now_s = clock.now
@@ -107,23 +107,34 @@ class Replica:
             execution = backend.wait(ticket)
             if not clock.reach(execution.end_s, self._step_end):
                 yield clock.at(execution.end_s, self._step_end)
-            if host_clock is None:
-                finished = scheduler.complete(batch)
-            else:
-                began = host_clock()
-                finished = scheduler.complete(batch)
-                backend.host(host_clock() - began)
+            finished = complete(batch)
             self.recorder.completed(batch, launched_s, execution, finished)
-            if finished and (self._done or self._on_end):
-                for request in finished:
-                    self._end(request.request_id)
-            if leaper is None:
-                continue
-            num_steps = scheduler.num_steady_steps(batch)
-            if num_steps >= MIN_STEPS and leaper.begin(batch, num_steps):
+            self._tell(finished)
+            while leaper is not None and leaper.begin(batch, execution.end_s - launched_s):
                 if (landing := leaper.landing()) is not None:
                     yield landing
-                leaper.commit()
+                self._tell(leaper.land())
+                if scheduler.waiting:
+                    break
+
+    def _timed(self, call: Callable[P, T]) -> Callable[P, T]:
+        """``call``, which tells the backend what it took where the host's time is real."""
+        host_clock, backend = self._host_clock, self.backend
+        if host_clock is None:
+            return call
+
+        def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+            began_s = host_clock()
+            result = call(*args, **kwargs)
+            backend.host(host_clock() - began_s)
+            return result
+
+        return timed
+
+    def _tell(self, finished: list[Request]) -> None:
+        if finished and (self._done or self._on_end):
+            for request in finished:
+                self._end(request.request_id)
 
     def _end(self, request_id: str) -> None:
         event = self._done.pop(request_id, None)

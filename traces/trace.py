@@ -71,6 +71,13 @@ class Trace:
         """Seconds from the first arrival to the last."""
         return float(self.arrival_s[-1])
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether requests are arrivals and lengths and nothing else."""
+        return all(
+            column is None for column in (self.prompt_blocks, self.priority, self.predicted_output_len, self.client_id)
+        )
+
     def digest(self) -> str:
         """SHA-256 over the columns, the same on every machine; name and source are left out."""
         sha = hashlib.sha256(f"{len(self)} {self.hash_block_tokens if self.prompt_blocks else 0}".encode())
@@ -204,6 +211,10 @@ class Trace:
         """Like ``requests``, one at a time."""
         priority = None if self.priority is None else self.priority.tolist()
         predicted = None if self.predicted_output_len is None else self.predicted_output_len.tolist()
+        if self.is_plain:
+            for row, (arrival_s, prompt_tokens, output_len) in enumerate(self._lengths()):
+                yield Request(str(row), prompt_tokens, output_len, arrival_s=arrival_s, index=row)
+            return
         for row, (arrival_s, prompt_tokens, output_len) in enumerate(self._lengths()):
             yield Request(
                 str(row),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
 from ..commands import SweepOrder, calibrate_command, resume_command, shown
 from ..context import Context
 from ..data import heatmap_data, heatmap_frame
 from ..heatmaps import What, heatmap, legend
-from ..jobs import measured_cells, seconds_of
+from ..jobs import Job, measured_cells, seconds_of
 from ..link import put
 from ..results import Results
 from ..show import show
@@ -55,13 +53,14 @@ def _calibrate(context: Context) -> None:
         SweepOrder(name.strip(), "", scenario, "", "", ()).folder(target)  # refuses what is no name
         command = calibrate_command(path, scenario, minutes=budget, threads=int(cores) if where == "cpu" else None)
         jobs().start("calibrate", context.root, path, command, seconds_of(budget))
-    watch(path)
-    _say_profile(path)
+    if (job := jobs().latest("calibrate")) is not None:
+        watch(job.target)
+        _say_profile(job)
 
 
-def _say_profile(path: Path) -> None:
-    job = jobs().of(path)
-    if job is not None and not job.is_running and job.error is None and path.exists():
+def _say_profile(job: Job) -> None:
+    path = job.target
+    if not job.is_running and job.error is None and path.exists():
         st.success(plain(f"Wrote {path}."), icon=":material/check:")
         st.code(job.output(14), language=None)
         if st.button("Use it", type="primary"):
@@ -94,7 +93,8 @@ def _measure(context: Context, results: Results) -> None:
             f"{repeats}. {known} cells are measured so far; what is measured is not measured again."
         )
     )
-    data = heatmap_data(results, sweep.spec.objective, context.policy)
+    chosen = context.recommendation.cell if context.recommendation else None
+    data = heatmap_data(results, sweep.spec.objective, context.policy, context.question.scenario.slo, chosen)
     if data.is_measured:
         columns = st.columns(2)
         kinds: tuple[What, ...] = ("measured", "error")

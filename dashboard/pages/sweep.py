@@ -9,7 +9,6 @@ import streamlit as st
 
 from ...experiments.grid import CellResult
 from ...experiments.recommend import Recommendation
-from ...scheduler.errors import BatchTwinError
 from .. import frames
 from ..answer import about_cell, cards
 from ..colors import MEASURED
@@ -18,7 +17,6 @@ from ..data import HeatmapData, heatmap_data, heatmap_frame, metric_names, table
 from ..heatmaps import What, heatmap, legend
 from ..labels import label
 from ..link import NEW, follow, put, remember
-from ..load import recommendation_of
 from ..pareto import AGAINST, Against, explorer, pareto, pareto_data
 from ..results import Results
 from ..show import show
@@ -43,25 +41,13 @@ def page(context: Context) -> None:
     job = jobs().of(folder)
     if results.num_missing and not (job and job.is_running):
         offer_to_resume(results.sweep, context.root, len(results.cells))
-    recommendation = _recommendation(context, results)
+    recommendation = context.recommendation
     if recommendation is not None:
         _answer(recommendation)
     if context.cell is not None:
         _cards(results, context.cell, recommendation)
     if results.cells:
-        _views(context, results, recommendation)
-
-
-def _recommendation(context: Context, results: Results) -> Recommendation | None:
-    """By the SLOs of the bar, which may be others than the sweep's."""
-    slo = context.question.scenario.slo
-    if results.recommendation is None or slo == results.sweep.spec.scenario.slo:
-        return results.recommendation
-    try:
-        return recommendation_of(results, slo)
-    except BatchTwinError as error:
-        st.warning(plain(str(error)), icon=":material/warning:")
-        return None
+        _views(context, results)
 
 
 def _answer(recommendation: Recommendation) -> None:
@@ -85,7 +71,8 @@ def _cards(results: Results, chosen: CellResult, recommendation: Recommendation 
     st.caption(plain(about_cell(results, chosen, recommendation)))
 
 
-def _views(context: Context, results: Results, recommendation: Recommendation | None) -> None:
+def _views(context: Context, results: Results) -> None:
+    recommendation = context.recommendation
     switch, chooser, words = st.columns([2.2, 2.4, 5], vertical_alignment="bottom")
     with switch:
         follow("view", VIEWS, VIEWS[0])

@@ -183,6 +183,10 @@ def test_slos_of_the_bar_decide_the_recommendation(page: Open, predicted: Sweep)
     chosen = recommend(predicted, slo={"tpot_ms": limit})
     assert chosen.cell != recommend(predicted).cell
     assert f"`max_num_seqs={chosen.cell.max_num_seqs}`" in _text(test)
+    assert test.selectbox(key="cell").value == chosen.cell.key
+    assert {metric.label: metric.value for metric in test.metric}["Output tokens/s"] == _shown(
+        chosen.metrics["output_throughput"]
+    )
 
 
 def test_changed_question_is_told_and_can_be_taken_back(page: Open, predicted: Sweep) -> None:

@@ -25,7 +25,7 @@ ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,8 @@ def test_link_to_another_page_keeps_the_question_and_reproduces_the_view(page: P
     expect(page.get_by_text("Chosen cell 8 × 256").or_(page.get_by_text("Recommended cell 8 × 256"))).to_be_visible(
         timeout=PATIENCE_MS
     )
+    _expect_maps(page, "Output throughput")
+    _settled(page)
     page.get_by_role("link", name="Load").click()
     heading = page.get_by_role("heading", name=re.compile("within the SLOs"))
     expect(heading).to_be_visible(timeout=PATIENCE_MS)

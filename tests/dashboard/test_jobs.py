@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from batchtwin.dashboard import jobs as module
-from batchtwin.dashboard.jobs import Job, Jobs, eta_s, measured_cells, predicted_cells, seconds_of
+from batchtwin.dashboard.jobs import Job, Jobs, Progress, eta_s, measured_cells, predicted_cells, seconds_of
+from batchtwin.dashboard.watch import in_words
 
 
 @pytest.fixture
@@ -68,6 +69,24 @@ def test_one_folder_has_one_job_at_a_time(start: Callable[[str], Job]) -> None:
 def test_time_left_follows_the_pace_of_what_this_job_did() -> None:
     assert eta_s(30.0, finished=3, left=6) == 60.0
     assert eta_s(30.0, finished=0, left=6) is None
+    assert eta_s(30.0, finished=13, left=-1) is None
+
+
+def test_words_tell_how_far_and_what_a_calibration_does_after_its_time() -> None:
+    assert in_words("sweep", Progress(3, 30, 10.0, 90.0)) == "Predicting: 3 of 30 cells, about 2 min left"
+    assert in_words("measure", Progress(0, 16, 10.0, None)) == "Measuring: 0 of 16 runs"
+    assert in_words("calibrate", Progress(70, 60, 70.0, None)).startswith("Calibrating: the 60 s are used")
+
+
+def test_latest_job_of_a_kind_is_the_one_started_last(start: Callable[[str], Job], tmp_path: Path) -> None:
+    jobs = Jobs()
+    first, second = (
+        _end(jobs.start("calibrate", tmp_path, tmp_path / name, ["pass"], lambda: (0, 1))) for name in "ab"
+    )
+    assert jobs.latest("calibrate") is second
+    again = _end(jobs.start("calibrate", tmp_path, first.target, ["pass"], lambda: (0, 1)))
+    assert jobs.latest("calibrate") is again
+    assert jobs.latest("sweep") is None
 
 
 def test_progress_counts_what_was_there_before_but_not_for_the_pace(start: Callable[[str], Job]) -> None:
