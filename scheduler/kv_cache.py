@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .blocks import BlockPool, CountedPool, PrefixCachingPool
 from .errors import BatchTwinError
-from .hashing import extend_hashes
+from .hashing import extend_names
 
 if TYPE_CHECKING:
     from .cohort import Cohort, Seat
@@ -51,7 +51,7 @@ class KVCache:
         if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
             return []
         num_blocks = (request.num_tokens - 1) // self._block_size
-        return self.pool.find(extend_hashes(request, self._block_size, num_blocks)[:num_blocks])
+        return self.pool.find(extend_names(request, self._block_size, num_blocks), num_blocks)
 
     def has_room(self, num_tokens: int, hits: Sequence[int], is_running: bool) -> bool:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted; ``is_running``
@@ -112,9 +112,7 @@ class KVCache:
             if crossers := cohort.crossers():
                 self.hand_out(crossers)
             if pool.caches_prefixes:
-                fillers = cohort.fillers()
-                for rank in sorted(fillers):
-                    self.register_decode(fillers[rank].request)
+                self.register_fillers(cohort.fillers())
             cohort.clock += 1
             free.append(pool.num_free)
         return free
@@ -164,10 +162,26 @@ class KVCache:
         full = num_tokens // self._block_size
         known = request.num_registered_blocks
         if full > known and isinstance(self.pool, PrefixCachingPool):
-            hashes = extend_hashes(request, self._block_size, full)
-            for block in range(known, full):
-                self.pool.register(request.block_table[block], hashes[block])
+            names = extend_names(request, self._block_size, full)
+            self.pool.register_all(request.block_table[known:full], names[known:full])
             request.num_registered_blocks = full
+
+    def register_fillers(self, fillers: dict[int, Seat]) -> None:
+        """``register_decode`` for all of them, in running-list order."""
+        pool = self.pool
+        assert isinstance(pool, PrefixCachingPool)
+        under_way = 1 if self._config.async_scheduling else 0
+        shift = self._cohort.clock + 1 - under_way
+        for rank in sorted(fillers):
+            seat = fillers[rank]
+            request = seat.request
+            stop = seat.offset + shift
+            known, runs = request.num_registered_blocks, request.runs
+            if runs and runs[-1].start < stop and (known + 1) * self._block_size == stop:  # one block of own outputs
+                pool.register(seat.block_table[known], runs[-1].base + stop)
+                request.num_registered_blocks = known + 1
+            else:
+                self.register(request, stop)
 
     def register_decode(self, request: Request) -> None:
         """Register what a decode has filled with its known tokens when this step has run."""

@@ -260,9 +260,7 @@ class Step:
         if crossers:
             scheduler.kv.hand_out(crossers)
         if scheduler.pool.caches_prefixes:
-            fillers = scheduler.kv.fillers()
-            for rank in sorted(fillers):
-                scheduler.kv.register_decode(fillers[rank].request)
+            scheduler.kv.register_fillers(scheduler.kv.fillers())
 
     def _advance_in_order(self, crossers: dict[int, Seat], prefilling: dict[int, Request]) -> None:
         scheduler = self._scheduler
