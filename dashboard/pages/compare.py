@@ -21,7 +21,7 @@ def page(context: Context) -> None:
     if len(chosen) < 2:
         st.info("Choose two cells or more to compare.", icon=":material/compare:")
         return
-    st.dataframe(differences(results, chosen), hide_index=True, height=290)
+    st.dataframe(differences(results, chosen), hide_index=True, height=275)
     found: list[Distribution] = [distribution(cell, predicted_run(results, cell)) for cell in chosen]
     for cell in chosen:
         found += [distribution(cell, run) for run in measured_runs(results, cell)[:1]]
