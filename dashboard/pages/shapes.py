@@ -31,6 +31,8 @@ CELL = "cell"
 EVERYBODY = "everybody"
 PLAYING = "playing"
 """In the session's state: the iteration that a film has come to, while it plays."""
+STOPPED = "stopped"
+"""In the session's state: where a film was stopped, for a run that began before the address said so."""
 SECONDS_A_STEP = 1.0
 
 
@@ -101,7 +103,7 @@ def _choose(context: Context) -> Film:
 
 def _another() -> None:
     """Another film begins at its own beginning."""
-    st.session_state[PLAYING] = None
+    st.session_state.update({PLAYING: None, STOPPED: None})
     put(iteration=None, reads=None)
     remember("what")()
 
@@ -121,7 +123,7 @@ def _of_run(context: Context, shown: Shown) -> Film:
 
 def _iteration(film: Film) -> int:
     """Which one: where the film plays, or what the address says."""
-    text = st.session_state.get(PLAYING) or st.query_params.get("iteration")
+    text = st.session_state.get(PLAYING) or st.query_params.get("iteration") or st.session_state.get(STOPPED)
     try:
         return min(max(int(text), 0), film.count - 1) if text is not None else film.first
     except ValueError:
@@ -139,7 +141,7 @@ def _play_on(film: Film, iteration: int) -> None:
 
 
 def _go(to: int) -> None:
-    st.session_state[PLAYING] = None
+    st.session_state.update({PLAYING: None, STOPPED: str(to)})
     put(iteration=str(to))
 
 
