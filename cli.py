@@ -519,6 +519,18 @@ def dashboard(
     raise typer.Exit(launch(results, port=port))
 
 
+@app.command("export-trace", rich_help_panel=LOOK)
+def export_trace(
+    run: Annotated[Path, typer.Argument(help="A run's folder: what replay -o wrote, or a measured-… of a sweep.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON file.")] = Path("trace.json"),
+) -> None:
+    """Write a run as a Chrome trace, to be opened in Perfetto (https://ui.perfetto.dev)."""
+    from .experiments.chrome_trace import export_trace as write
+    from .experiments.run import load_run
+
+    typer.echo(f"Wrote {write(load_run(run), output):,} events to {output}: open it in https://ui.perfetto.dev")
+
+
 @app.command(rich_help_panel=LOOK)
 def policies() -> None:
     """List the scheduling policies."""

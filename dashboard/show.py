@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,9 +16,11 @@ def show(
     key: str,
     *,
     on_click: Callable[[], None] | None = None,
+    choose: Literal["points", "box"] = "points",
 ) -> None:
     """Draw ``figure``. The camera over it saves the picture (PNG, twice the size); the button under it saves ``data``
-    (CSV). ``key`` names widget and files; ``on_click`` is called with a point chosen, found in the state under ``key``.
+    (CSV). ``key`` names widget and files; ``on_click`` is called with a point (or, if asked for, a range of the figure)
+    chosen, found in the state under ``key``.
     """
     config = {
         "displaylogo": False,
@@ -27,7 +30,7 @@ def show(
     if on_click is None:
         st.plotly_chart(figure, key=key, config=config)
     else:
-        st.plotly_chart(figure, key=key, config=config, on_select=on_click, selection_mode="points")
+        st.plotly_chart(figure, key=key, config=config, on_select=on_click, selection_mode=choose)
     st.download_button(
         "CSV",
         data=(lambda: to_csv(data())) if callable(data) else to_csv(data),

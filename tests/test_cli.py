@@ -626,3 +626,19 @@ def test_a_process_that_fails_exits_with_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[0].startswith("batchtwin: The profile absent.json cannot be read")
     assert done.stderr.splitlines()[1:] == ["loaded:"]
+
+
+def test_export_trace_writes_what_perfetto_opens(run: Run, tmp_path: Path) -> None:
+    run("replay", *SMALL, "-p", "profile.json", "-o", "first")
+    done = run("export-trace", "first", "-o", "trace.json")
+    assert done.code == 0
+    assert "perfetto" in done.out
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert f"{len(events):,} events" in done.out
+
+
+def test_export_trace_of_no_run_is_one_sentence(run: Run) -> None:
+    done = run("export-trace", "nowhere")
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "holds no run.json" in done.err

@@ -257,3 +257,50 @@ def test_report_draws_itself_without_a_server(page: Page, measured: Sweep, tmp_p
 
 def _rgb(color: str) -> str:
     return f"rgb({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))})"
+
+
+def _bottom(page: Page, selector: str) -> float:
+    boxes = [box for found in page.locator(selector).all() if (box := found.bounding_box())]
+    return max(box["y"] + box["height"] for box in boxes)
+
+
+def test_a_range_drawn_over_the_iterations_is_looked_at_closer(page: Page, address: str) -> None:
+    cell = "vllm_v1-seqs128-tokens256"
+    page.goto(f"{address}/iterations?cell={cell}")
+    whole = page.locator(".annotation-text", has_text="mean by time of")
+    expect(whole).to_be_visible(timeout=PATIENCE_MS)
+    assert _bottom(page, ".js-plotly-plot") <= 900  # nothing to scroll to
+    area = page.locator(".js-plotly-plot .nsewdrag").first
+    box = area.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.2 * box["width"], y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.3 * box["width"], y, steps=5)
+    page.mouse.move(box["x"] + 0.4 * box["width"], y, steps=5)
+    page.mouse.up()
+    closer = page.locator(".annotation-text", has_text="chunks, a colour a request")
+    expect(closer).to_be_visible(timeout=PATIENCE_MS)
+    expect(page).to_have_url(re.compile(r"window=[\d.]+-[\d.]+"))
+    page.get_by_role("button", name="All").click()
+    expect(whole).to_be_visible(timeout=PATIENCE_MS)
+    assert not _has_exception(page)
+
+
+@both_schemes
+def test_a_forward_is_on_one_screen_and_the_film_plays(page: Page, address: str) -> None:
+    page.goto(f"{address}/shapes?what=one-mixed-iteration")
+    expect(page.get_by_text("[7, n_q_heads, head_dim]")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator(".js-plotly-plot")).to_have_count(4, timeout=PATIENCE_MS)
+    expect(page.locator(".gtitle", has_text="8 of 15 slots wasted, 53.3 %")).to_be_visible()
+    assert _bottom(page, ".js-plotly-plot") <= 900
+    number = page.get_by_role("spinbutton", name="Iteration")
+    page.get_by_test_id("stMain").get_by_role("button").filter(has_text="play_arrow").click()
+    expect(number).to_have_value("3", timeout=PATIENCE_MS)
+    page.get_by_test_id("stMain").get_by_role("button").filter(has_text="pause").click()
+    expect(page).to_have_url(re.compile(r"iteration=\d"), timeout=PATIENCE_MS)
+    stopped = re.search(r"iteration=(\d)", page.url)
+    assert stopped is not None
+    expect(number).to_have_value(stopped[1])
+    assert int(stopped[1]) >= 3
+    assert not _has_exception(page)
