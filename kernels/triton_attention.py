@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .errors import KernelError, explained
-from .launch import MAX_SPLITS, launch_config, padded
+from .launch import MAX_SPLITS, Launch, launch_config, padded
 from .metadata import AttentionMetadata, Splits
 from .triton_kernels import decode_kernel, merge_kernel, prefill_kernel
 
@@ -65,14 +65,7 @@ def prefill_attention(
     _check(query, key_cache, value_cache, out)
     num_kv_heads, head_dim = key_cache.shape[2:]
     group = query.shape[1] // num_kv_heads
-    launch = launch_config(
-        head_dim,
-        group,
-        query.element_size(),
-        key_cache.element_size(),
-        decode=False,
-        architecture=_architecture(query.device),
-    )
+    launch = _launch(query, key_cache, decode=False)
     num_seqs = metadata.num_seqs - first_seq
     # A decode in front has one token, so the rows behind ``first_seq`` decodes are known without reading anything.
     num_tokens = metadata.num_tokens - min(first_seq, metadata.num_decodes)
@@ -123,14 +116,7 @@ def decode_attention(
     num_kv_heads, head_dim = key_cache.shape[2:]
     num_heads = query.shape[1]
     group = num_heads // num_kv_heads
-    launch = launch_config(
-        head_dim,
-        group,
-        query.element_size(),
-        key_cache.element_size(),
-        decode=True,
-        architecture=_architecture(query.device),
-    )
+    launch = _launch(query, key_cache, decode=True)
     splits = _splits(metadata, options.window)
     parts = log_sums = out
     if splits.merged:
@@ -188,6 +174,12 @@ def _merge(parts: Tensor, log_sums: Tensor, split_start_loc: Tensor, num_decodes
         tile=MERGE_TILE,
         num_warps=4,
     )
+
+
+def _launch(query: Tensor, key_cache: Tensor, *, decode: bool) -> Launch:
+    group = query.shape[1] // key_cache.shape[2]
+    sizes = query.element_size(), key_cache.element_size()
+    return launch_config(query.shape[2], group, *sizes, decode=decode, architecture=_architecture(query.device))
 
 
 def _splits(metadata: AttentionMetadata, window: int) -> Splits:
