@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MambaConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaConfig
 
 from batchtwin.executor.errors import DeviceUnavailable, ModelUnavailable
-from batchtwin.executor.models import PRESETS, load_model
+from batchtwin.executor import devices
+from batchtwin.executor.checkpoints import TINY_PRESETS
+from batchtwin.executor.models import load_model
 from batchtwin.scheduler.errors import BatchTwinError
 
 from .models import CONFIGS, saved_checkpoint
@@ -26,7 +29,7 @@ def test_tiny_llama_has_the_shape_and_the_parameters_that_its_dimensions_give() 
     assert (shape.hidden_size, shape.vocab_size, shape.max_model_len) == (256, 4096, 4096)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", TINY_PRESETS)
 def test_a_presets_weights_come_from_the_seed_alone(name: str) -> None:
     torch.manual_seed(1)
     first = load_model(name, seed=7).model.state_dict()
@@ -62,7 +65,7 @@ def test_digest_tells_architectures_apart_and_nothing_else(tmp_path: Path) -> No
     saved_checkpoint(tmp_path / "one", LLAMA, seed=0)
     saved_checkpoint(tmp_path / "two", LLAMA, seed=1)
     assert load_model(str(tmp_path / "one")).digest == load_model(str(tmp_path / "two")).digest
-    assert len({load_model(name).digest for name in PRESETS}) == len(PRESETS)
+    assert len({load_model(name).digest for name in TINY_PRESETS}) == len(TINY_PRESETS)
 
 
 def _refusal(name: str, **options: str) -> str:
@@ -119,9 +122,32 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_whose_attention_our_kernels_cannot_do_is_refused(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "head_dim": 16}
-    AutoModelForCausalLM.from_config(Gemma2Config(**sizes)).save_pretrained(tmp_path)
-    assert "softcap" in _refusal(str(tmp_path))
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4}
+    AutoModelForCausalLM.from_config(GptOssConfig(**sizes, **heads)).save_pretrained(tmp_path)
+    assert "s_aux" in _refusal(str(tmp_path))
+
+
+def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
+    config = copy.deepcopy(CONFIGS["gemma3, every other layer with a window of 24"])
+    config.use_bidirectional_attention = True
+    saved_checkpoint(tmp_path, config)
+    assert "not causal" in _refusal(str(tmp_path))
+
+
+def test_a_weight_of_the_wrong_shape_is_refused_and_named(tmp_path: Path) -> None:
+    saved_checkpoint(tmp_path, LLAMA)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 80}))
+    message = _refusal(str(tmp_path))
+    assert "6 weights of another shape" in message
+    assert "model.layers.0.mlp.down_proj.weight: [64, 96] instead of [64, 80]" in message
+
+
+def test_weights_beyond_the_memory_are_refused_before_they_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "free_memory_bytes", lambda device: 24 * 10**9)
+    message = _refusal("llama-3.1-8b-shaped")
+    assert "take 32.1 GB, but cpu has 24.0 GB free" in message  # 8.03 billion parameters of 4 bytes
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
