@@ -60,7 +60,8 @@ def paged_attention_forward(
     [1, T, heads, head_dim].
     """
     if isinstance(paged, AttentionProbe):
-        return paged.record(module, query, key, value, mask=attention_mask, options=options), None
+        window = sliding_window or 0
+        return paged.record(module, query, key, value, mask=attention_mask, window=window, options=options), None
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     layer: int = module.layer_idx  # type: ignore[assignment]
     call = LayerCall(layer, scale, sliding_window or 0, softcap or 0.0)

@@ -78,7 +78,9 @@ def make_preset(name: str, device: str, dtype: str, seed: int) -> PreTrainedMode
     made_in = wanted if on_cuda else torch.float32
     with torch.device("meta"):
         num_parameters = _auto_model.from_config(config).num_parameters()
-    check_fits(f"The weights of {name!r} in {str(made_in).removeprefix('torch.')}", num_parameters * made_in.itemsize, device)
+    check_fits(
+        f"The weights of {name!r} in {str(made_in).removeprefix('torch.')}", num_parameters * made_in.itemsize, device
+    )
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_cuda else []), torch.device(device):
         torch.manual_seed(seed)
         made = _auto_model.from_config(config, attn_implementation=ATTENTION_NAME, dtype=made_in)

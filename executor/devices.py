@@ -25,7 +25,7 @@ def check_device(device: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """torch has an exception of its own for a CUDA device; the CPU's allocator raises a plain ``RuntimeError``."""
+    """Torch has an exception of its own for a CUDA device; the CPU's allocator raises a plain ``RuntimeError``."""
     text = str(error).lower()
     return "out of memory" in text or "can't allocate memory" in text
 

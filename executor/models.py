@@ -44,6 +44,8 @@ class LoadedModel:
     device: str
     dtype: str
     """Of the weights and of the KV cache."""
+    windows: tuple[int, ...]
+    """Every sliding window of its layers, 0 for layers without one."""
     digest: str
     """Of the configuration (not of the weights): equal for equal architectures."""
 
@@ -65,7 +67,8 @@ def load_model(name: str, *, device: str = "cpu", dtype: str = "float32", seed: 
         raise OutOfMemory(
             f"The weights of {name!r} do not fit the memory of {device}: choose a smaller model or dtype bfloat16."
         ) from error
-    shape = _probed_shape(name, model)
+    probe = _probe(name, model)
+    shape = _shape(name, model, probe)
     if device == "cpu":
         _lay_out_for_cpu(model)
     return LoadedModel(
@@ -74,15 +77,15 @@ def load_model(name: str, *, device: str = "cpu", dtype: str = "float32", seed: 
         shape=shape,
         device=device,
         dtype=str(model.dtype).removeprefix("torch."),
+        windows=tuple(sorted(set(probe.windows))),
         digest=_digest(model.config),
     )
 
 
-def _probed_shape(name: str, model: PreTrainedModel) -> ModelShape:
+def _probe(name: str, model: PreTrainedModel) -> AttentionProbe:
     """Run two tokens through the model with a recording attention: what really arrives there counts, not what the
     configuration calls it. Raises ``ModelUnavailable`` if paged attention cannot serve it.
     """
-    config = model.config.get_text_config()
     probe = AttentionProbe()
     tokens = torch.zeros((1, 2), dtype=torch.int64, device=model.device)
     positions = torch.arange(2, device=model.device)[None]
@@ -91,19 +94,23 @@ def _probed_shape(name: str, model: PreTrainedModel) -> ModelShape:
             model(input_ids=tokens, position_ids=positions, use_cache=False, paged=probe)
     except (TypeError, ValueError, AttributeError) as error:
         raise ModelUnavailable(
-            f"Model {name!r} ({type(model).__name__}) does not run on a flattened batch of tokens ({first_line(error)}): "
+            f"Model {name!r} ({type(model).__name__}) does not run on a flattened batch ({first_line(error)}): "
             f"choose a decoder-only text model."
         ) from error
-    num_layers = int(config.num_hidden_layers)
-    reason = probe.unsupported(num_layers)
+    reason = probe.unsupported(int(model.config.get_text_config().num_hidden_layers))
     if reason is not None:
         raise ModelUnavailable(f"Model {name!r} ({type(model).__name__}) cannot run on paged attention: {reason}.")
+    return probe
+
+
+def _shape(name: str, model: PreTrainedModel, probe: AttentionProbe) -> ModelShape:
+    config = model.config.get_text_config()
     max_model_len = getattr(config, "max_position_embeddings", None)
     if max_model_len is None:
         raise ModelUnavailable(f"Model {name!r} states no max_position_embeddings: add it to its config.json.")
     num_q_heads, num_kv_heads, head_dim = probe.shapes[0]
     return ModelShape(
-        num_layers=num_layers,
+        num_layers=int(config.num_hidden_layers),
         num_q_heads=num_q_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,

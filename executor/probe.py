@@ -17,6 +17,8 @@ class AttentionProbe:
     def __init__(self) -> None:
         self.shapes: list[tuple[int, int, int]] = []
         """Of each call: query heads, KV heads, head size."""
+        self.windows: list[int] = []
+        """Of each call: the sliding window in tokens, 0 for none."""
         self._layers: list[int] = []
         self._objections: list[str] = []
 
@@ -28,11 +30,13 @@ class AttentionProbe:
         value: Tensor,
         *,
         mask: Tensor | None,
+        window: int,
         options: dict[str, Any],
     ) -> Tensor:
         """Zeros [1, T, heads, head_dim] for a call with ``query`` [1, heads, T, head_dim]."""
         layer: Any = module.layer_idx
         self._layers.append(int(layer))
+        self.windows.append(window)
         self.shapes.append((query.shape[1], key.shape[1], query.shape[3]))
         if mask is not None:
             self._objections.append("its attention needs a mask beyond causality")

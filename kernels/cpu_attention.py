@@ -195,7 +195,9 @@ def _attend_chunk(
     out[rows] = _attention(*heads_first, chunk.mask, scale, softcap)[0].transpose(0, 1)
 
 
-def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+def _attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float
+) -> Tensor:
     """[B, n_q_heads, Q, head_dim]; causal where no mask is given. A soft cap is beyond torch's own operator."""
     if not softcap or mask is None:
         return scaled_dot_product_attention(

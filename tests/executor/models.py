@@ -70,7 +70,8 @@ def saved_checkpoint(folder: Any, config: PretrainedConfig, seed: int = 0) -> Pr
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            copy.deepcopy(config), attn_implementation="eager"  # sdpa knows no soft cap
+            copy.deepcopy(config),
+            attn_implementation="eager",  # sdpa knows no soft cap
         ).eval()
     model.save_pretrained(folder)
     return model

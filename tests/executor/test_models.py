@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaConfig
 
-from batchtwin.executor.errors import DeviceUnavailable, ModelUnavailable
 from batchtwin.executor import devices
 from batchtwin.executor.checkpoints import TINY_PRESETS
+from batchtwin.executor.errors import DeviceUnavailable, ModelUnavailable
 from batchtwin.executor.models import load_model
 from batchtwin.scheduler.errors import BatchTwinError
 
