@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +25,6 @@ from .models import LoadedModel
 from .runners import CpuRunner, Runner, Taken
 from .sampling import SamplingParams, sample
 from .tokens import TokenStore
-
-if TYPE_CHECKING:
-    from .cuda_runner import GraphPlan
 
 
 class Step:
@@ -81,7 +78,7 @@ class Engine:
 
     Steps are finished in the order in which they were launched; one may be launched while another is not finished.
     ``threads`` sets the CPU threads of the whole process (default: as many as torch has). On a CUDA device decode
-    steps are replayed from graphs if ``graphs`` says which.
+    steps with contexts up to ``max_model_len`` are replayed from graphs, captured at ``capture_sizes``; a CPU has none.
     """
 
     def __init__(
@@ -93,7 +90,8 @@ class Engine:
         seed: int = 0,
         threads: int | None = None,
         sampling: Callable[[Request], SamplingParams] | None = None,
-        graphs: GraphPlan | None = None,
+        capture_sizes: tuple[int, ...] = (),
+        max_model_len: int | None = None,
     ) -> None:
         if num_gpu_blocks < 2 or block_size < 1:
             raise KVCacheTooLarge(
@@ -108,7 +106,8 @@ class Engine:
         self.tokens = TokenStore(loaded.shape.vocab_size, seed)
         self._sampling = sampling
         self._in_flight: deque[Step] = deque()
-        self._runner = self._make_runner(graphs)
+        self.capture_sizes = capture_sizes if loaded.device == "cuda" else ()
+        self._runner = self._make_runner(capture_sizes, max_model_len or loaded.shape.max_model_len)
         with _at_start(self):
             self._warm_up()
 
@@ -153,17 +152,17 @@ class Engine:
         self._in_flight.clear()
         self.tokens = TokenStore(self.loaded.shape.vocab_size, seed)
 
-    def _make_runner(self, graphs: GraphPlan | None) -> Runner:
+    def _make_runner(self, sizes: tuple[int, ...], max_model_len: int) -> Runner:
         if self.device.type == "cpu":
             return CpuRunner(self.loaded, self.cache)
         from .cuda_attention import TritonPagedBatch
-        from .cuda_runner import CudaRunner
+        from .cuda_runner import CudaRunner, GraphPlan
 
         return CudaRunner(
             self.loaded,
             self.cache,
             num_processors=torch.cuda.get_device_properties(self.device).multi_processor_count,
-            graphs=graphs,
+            graphs=GraphPlan(sizes, max_model_len) if sizes else None,
             attention=TritonPagedBatch,
             capture=CudaGraphs(),
         )

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..executor import DeviceBackend, Engine, calibration_batches, measure_batches
+from ..executor import DeviceBackend, Engine, MeasuredBatch, calibration_batches, measure_batches
 from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_threads
 from ..scheduler.batch import Batch
 from ..scheduler.cohort import NOBODY
-from ..sim.cost.features import Features, FloatArray, features_of, stack
+from ..sim.cost.features import Features, features_of, stack
 from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
 from ..sim.cost.models import Fitted, HostTerm
-from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, Profile, roofline_of
+from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, MemoryFacts, Profile, roofline_of
+from .active import ActiveChoice, error_curve
 from .errors import ExperimentError
-from .measure import Device
+from .measure import Device, Limits
 from .scenario import Scenario, TraceSpec
 from .world import run_scenario
 
@@ -26,12 +27,15 @@ HOST_SHARE = 0.1
 """Share of the time given to a short real replay, which measures what scheduling takes."""
 HOST_REQUESTS = 48
 SWAP_BLOCKS, SWAP_REPEATS = 32, 9
+DEFAULT_NUM_BLOCKS = 4096
+MOST_DESIGNED_BLOCKS = 65_536
+"""Of a pool that fills a GPU, designed batches use a part: contexts are bounded by ``max_model_len`` anyhow."""
 
 
 def calibrate(
     model: str = "tiny-llama",
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     device: str = "cpu",
     threads: int | None = None,
     minutes: float = 2.0,
@@ -39,30 +43,40 @@ def calibrate(
     max_num_batched_tokens: int = 2048,
     max_model_len: int = 2048,
     block_size: int = 16,
-    num_gpu_blocks: int = 4096,
+    num_gpu_blocks: int | None = None,
+    gpu_memory_utilization: float = 0.9,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Profile:
     """Measure this device for about ``minutes`` and fit an iteration's time. The limits are those of the batches that
-    will be predicted: a law is only as good as the region it was measured in.
+    will be predicted: a law is only as good as the region it was measured in. ``num_gpu_blocks`` is 4096 on a CPU and
+    what ``gpu_memory_utilization`` leaves on a CUDA device, ``dtype`` float32 or bfloat16 there, if not given.
     """
     if not (0 < minutes < float("inf")):
         raise ExperimentError(f"minutes is {minutes:g}, but measuring takes some: give a number above 0.")
+    dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
     opened = Device(model, dtype=dtype, device=device, threads=threads, seed=seed)
     began = time.perf_counter()
-    engine = opened.engine(num_gpu_blocks, block_size, seed)
+    limits = Limits(max_num_seqs, max_num_batched_tokens, min(max_model_len, opened.facts.max_model_len))
+    memory = opened.memory(limits, block_size, gpu_memory_utilization) if device == "cuda" else None
+    num_gpu_blocks = num_gpu_blocks or (memory.num_gpu_blocks if memory else DEFAULT_NUM_BLOCKS)
+    engine = opened.engine(num_gpu_blocks, block_size, seed, limits)
     batches = calibration_batches(
-        max_num_seqs,
-        max_num_batched_tokens,
-        min(max_model_len, opened.facts.max_model_len),
+        *limits,
         block_size=block_size,
-        num_gpu_blocks=num_gpu_blocks,
+        num_gpu_blocks=min(num_gpu_blocks, MOST_DESIGNED_BLOCKS),
         seed=seed,
     )
-    measured = measure_batches(engine, batches, minutes=minutes * (1 - HOST_SHARE), seed=seed, progress=progress)
-    features = stack([features_of(row.batch) for row in measured])
-    repeats = [np.array(row.times_s) for row in measured]
-    host = _measure_host(opened, block_size, num_gpu_blocks)
+    sizes = engine.capture_sizes
+    measured = measure_batches(
+        engine,
+        batches,
+        minutes=minutes * (1 - HOST_SHARE),
+        choose=ActiveChoice(stack([features_of(batch) for batch in batches]), sizes),
+        seed=seed,
+        progress=progress,
+    )
+    host = _measure_host(opened, block_size, num_gpu_blocks, limits)
     per_block_s = _measure_swap(engine, num_gpu_blocks)
     facts = DeviceFacts(
         type=device,
@@ -71,9 +85,10 @@ def calibrate(
         memory_bytes_per_s=memory_bytes_per_s(device),
         flops_per_s=flops_per_s(device, opened.facts.dtype),
     )
-    medians_s = np.array([np.median(times) for times in repeats])
-    law = replace(fit(features, medians_s), per_swapped_block_s=per_block_s)
-    return _profile(opened, facts, block_size, features, repeats, law, host, time.perf_counter() - began)
+    features = stack([features_of(row.batch) for row in measured])
+    medians_s = np.array([np.median(row.times_s) for row in measured])
+    law = replace(fit(features, medians_s, capture_sizes=sizes), per_swapped_block_s=per_block_s)
+    return _profile(opened, facts, block_size, features, measured, law, host, memory, time.perf_counter() - began)
 
 
 def _profile(
@@ -81,12 +96,13 @@ def _profile(
     device: DeviceFacts,
     block_size: int,
     features: Features,
-    repeats: Sequence[FloatArray],
+    measured: Sequence[MeasuredBatch],
     law: Fitted,
     host: HostTerm,
+    memory: MemoryFacts | None,
     seconds: float,
 ) -> Profile:
-    medians_s = np.array([np.median(times) for times in repeats])
+    medians_s = np.array([np.median(row.times_s) for row in measured])
     roofline = roofline_of(opened.facts, device)
     affine = fit_roofline(roofline, features, medians_s)
     return Profile(
@@ -102,14 +118,18 @@ def _profile(
         roofline_beta_s=affine.launch_s,
         fit=FitFacts(
             num_batches=len(medians_s),
-            num_rounds=len(repeats[0]),
+            num_rounds=len(measured[0].times_s),
             seconds_measured=round(seconds, 1),
-            held_out=ErrorFacts(**asdict(held_out_error(features, medians_s))),
+            held_out=ErrorFacts(**asdict(held_out_error(features, medians_s, capture_sizes=law.capture_sizes))),
             nulls={
                 name: ErrorFacts(**asdict(error)) for name, error in null_errors(features, medians_s, roofline).items()
             },
-            repeat_noise_percent=100.0 * float(np.median([_relative_iqr(times) for times in repeats])),
+            repeat_noise_percent=100.0 * float(np.median([_relative_iqr(row.times_s) for row in measured])),
+            curve=error_curve(
+                features, [row.times_s for row in measured], [row.at_s for row in measured], law.capture_sizes
+            ),
         ),
+        memory=memory,
         provenance=opened.describe(),
     )
 
@@ -118,12 +138,12 @@ def _coefficients(law: Fitted) -> dict[str, Any]:
     return {name: getattr(law, name) for name in Law.model_fields}
 
 
-def _relative_iqr(times_s: FloatArray) -> float:
+def _relative_iqr(times_s: Sequence[float]) -> float:
     low, high = np.percentile(times_s, (25, 75))
     return float((high - low) / np.median(times_s))
 
 
-def _measure_host(opened: Device, block_size: int, num_gpu_blocks: int) -> HostTerm:
+def _measure_host(opened: Device, block_size: int, num_gpu_blocks: int, limits: Limits) -> HostTerm:
     """A short real replay, everything at once, so that many sizes of the running set occur."""
     scenario = Scenario(
         trace=TraceSpec(
@@ -136,7 +156,7 @@ def _measure_host(opened: Device, block_size: int, num_gpu_blocks: int) -> HostT
         block_size=block_size,
         num_gpu_blocks=num_gpu_blocks,
     )
-    backend = DeviceBackend(opened.engine(num_gpu_blocks, block_size))
+    backend = DeviceBackend(opened.engine(num_gpu_blocks, block_size, limits=limits))
     records = run_scenario(scenario, num_gpu_blocks, backend, host_clock=time.perf_counter)
     return fit_host(records.iterations["num_seqs"].astype(np.float64), records.iterations["host_s"])
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
-from ..sim.cost.profile import Profile
+from ..sim.cost.profile import FitFacts, MemoryFacts, Profile
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
@@ -128,12 +128,45 @@ def print_profile(profile: Profile, path: Path) -> None:
         f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
         f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
     )
+    if law.capture_sizes:
+        console.print(
+            f"Decodes alone are replayed at {len(law.capture_sizes)} captured sizes up to {law.capture_sizes[-1]}; "
+            f"launched operator by operator, a step takes {law.eager_s * 1e3:.2f} ms more."
+        )
+    if fit.curve:
+        _print_curve(console, fit)
+    if profile.memory is not None:
+        _print_memory(console, profile.memory)
     if fit.repeat_noise_percent > BUSY_PERCENT:
         console.print(
             f"[yellow]The same batch varied by {fit.repeat_noise_percent:.0f} % from one time to the next: this "
             f"machine was busy, and predictions cannot be better than that. Calibrate again when it is quiet.[/]"
         )
     console.print(f"Wrote {path} (hash {profile.hash()})")
+
+
+def _print_curve(console: Console, fit: FitFacts) -> None:
+    """Error against minutes spent: whether more time would have paid."""
+    table = _table(
+        "Minutes", "Batches", "Measurements", "Median", "P90", title="Held-out error had it stopped then (%)"
+    )
+    for point in fit.curve:
+        table.add_row(
+            f"{point.minutes:.2f}",
+            str(point.num_batches),
+            str(point.num_measurements),
+            f"{point.median_percent:.1f}",
+            f"{point.p90_percent:.1f}",
+        )
+    _print_table(console, table)
+
+
+def _print_memory(console: Console, memory: MemoryFacts) -> None:
+    console.print(
+        f"{memory.num_gpu_blocks:,} KV blocks in {memory.gpu_memory_utilization:.0%} of "
+        f"{memory.total_bytes / 1e9:.1f} GB: weights take {memory.weight_bytes / 1e9:.1f}, activations at {memory.max_num_batched_tokens} tokens "
+        f"{memory.activation_peak_bytes / 1e9:.1f}, others {memory.other_bytes / 1e9:.1f} GB."
+    )
 
 
 def print_run(run: Run, path: Path | None) -> None:

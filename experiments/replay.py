@@ -11,6 +11,7 @@ from ..sim.cost_backend import CostModelBackend
 from ..sim.spill import Sink
 from .errors import ExperimentError
 from .grid import policy_label
+from .hardware import check_hardware
 from .kv_pool import num_gpu_blocks
 from .provenance import provenance
 from .run import Run
@@ -42,6 +43,7 @@ def replay(
         if stream_to is not None:
             raise ExperimentError("Only a prediction is written while it goes: measure without --stream.")
         check_measurable(chosen)
+        check_hardware(chosen.device)
         from .measure import Device
 
         return Device.of(chosen).measure(chosen, wall_clock=wall_clock)

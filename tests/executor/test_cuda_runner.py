@@ -92,7 +92,7 @@ class Replayed:
 
 
 class FakeCudaEngine(Engine):
-    def _make_runner(self, graphs: GraphPlan | None) -> CudaRunner:
+    def _make_runner(self, sizes: tuple[int, ...], max_model_len: int) -> CudaRunner:
         self.captured: list[Replayed] = []
 
         def capture(run: Callable[[], torch.Tensor]) -> Replayed:
@@ -100,7 +100,12 @@ class FakeCudaEngine(Engine):
             return self.captured[-1]
 
         return CudaRunner(
-            self.loaded, self.cache, num_processors=108, graphs=graphs, attention=OnTheHost, capture=capture
+            self.loaded,
+            self.cache,
+            num_processors=108,
+            graphs=GraphPlan(sizes, max_model_len) if sizes else None,
+            attention=OnTheHost,
+            capture=capture,
         )
 
 
@@ -120,7 +125,7 @@ def _expected(loaded: LoadedModel) -> dict[str, list[int]]:
 @pytest.mark.parametrize("sizes", [(1, 2, 4, 8), (1, 2), (8,)])
 def test_padding_to_captured_sizes_changes_no_token(loaded: LoadedModel, sizes: tuple[int, ...]) -> None:
     OnTheHost.num_padded = 0
-    engine = FakeCudaEngine(loaded, num_gpu_blocks=120, block_size=8, seed=3, graphs=GraphPlan(sizes, 256))
+    engine = FakeCudaEngine(loaded, num_gpu_blocks=120, block_size=8, seed=3, capture_sizes=sizes, max_model_len=256)
     serve(engine, CONFIG, ragged_requests(9))
     assert {f"r{i}": engine.outputs(f"r{i}") for i in range(9)} == _expected(loaded)
     assert len(engine.captured) == len(sizes), "each size is captured once, before the first step"
@@ -129,13 +134,15 @@ def test_padding_to_captured_sizes_changes_no_token(loaded: LoadedModel, sizes: 
 
 
 def test_contexts_beyond_the_graphs_run_eagerly(loaded: LoadedModel) -> None:
-    engine = FakeCudaEngine(loaded, num_gpu_blocks=120, block_size=8, seed=3, graphs=GraphPlan((1, 8), 8))
+    engine = FakeCudaEngine(loaded, num_gpu_blocks=120, block_size=8, seed=3, capture_sizes=(1, 8), max_model_len=8)
     serve(engine, CONFIG, ragged_requests(9))
     assert {f"r{i}": engine.outputs(f"r{i}") for i in range(9)} == _expected(loaded)
 
 
 def test_a_step_launched_early_takes_tokens_that_are_still_on_the_device(loaded: LoadedModel) -> None:
-    engine = FakeCudaEngine(loaded, num_gpu_blocks=120, block_size=8, seed=3, graphs=GraphPlan((1, 2, 4, 8), 256))
+    engine = FakeCudaEngine(
+        loaded, num_gpu_blocks=120, block_size=8, seed=3, capture_sizes=(1, 2, 4, 8), max_model_len=256
+    )
     scheduler = Scheduler(CONFIG, "vllm_v1")
     for request in ragged_requests(9):
         scheduler.add(request)

@@ -42,7 +42,7 @@ class Replayed:
 
 
 class InterpretedEngine(Engine):
-    def _make_runner(self, graphs: GraphPlan | None) -> CudaRunner:
+    def _make_runner(self, sizes: tuple[int, ...], max_model_len: int) -> CudaRunner:
         return CudaRunner(
             self.loaded,
             self.cache,
