@@ -104,7 +104,7 @@ class Engine:
         self.device = torch.device(loaded.device)
         self.cache = PagedKVCache(num_gpu_blocks, block_size, loaded.shape, loaded.device, loaded.model.dtype)
         self.tokens = TokenStore(loaded.shape.vocab_size, seed)
-        self._sampling = sampling
+        self.sampling = sampling
         self._in_flight: deque[Step] = deque()
         self.capture_sizes = capture_sizes if loaded.device == "cuda" else ()
         self._runner = self._make_runner(capture_sizes, max_model_len or loaded.shape.max_model_len)
@@ -183,7 +183,7 @@ class Engine:
         if not shapes.input_tokens.size:
             return torch.zeros(0, dtype=torch.int64, device=self.device)
         logits = self._forward(shapes)
-        params = [self._sampling(request) for request in step.requests] if self._sampling else []
+        params = [self.sampling(request) for request in step.requests] if self.sampling else []
         return sample(logits, params, step.positions)
 
     @torch.inference_mode()

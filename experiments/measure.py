@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from ..executor import DeviceBackend, Engine, OutOfMemory, load_model
+from ..executor import DeviceBackend, Engine, OutOfMemory, SamplingParams, load_model
 from ..executor.graphs import capture_sizes
 from ..executor.models import LoadedModel
 from ..executor.peaks import device_name, num_threads
+from ..scheduler.request import Request
 from ..sim.clock import Clock, WallClock
 from ..sim.cost.profile import MemoryFacts, ModelFacts
 from .grid import policy_label
@@ -101,7 +103,9 @@ class Device:
         check_context(scenario, self.facts)
         blocks = num_gpu_blocks(scenario, self.facts)
         limits = Limits(scenario.max_num_seqs, scenario.max_num_batched_tokens, scenario.max_model_len)
-        backend = DeviceBackend(self.engine(blocks, scenario.block_size, scenario.seed, limits))
+        engine = self.engine(blocks, scenario.block_size, scenario.seed, limits)
+        engine.sampling = sampling_of(scenario)
+        backend = DeviceBackend(engine)
         clock: Clock = WallClock(strict=False) if wall_clock else Clock()
         records = run_scenario(scenario, blocks, backend, host_clock=time.perf_counter, clock=clock)
         about = self.describe() | {"policy": policy_label(scenario.policy)}
@@ -114,6 +118,18 @@ class Device:
             "threads": str(num_threads()),
             "model_digest": self.loaded.digest,
         }
+
+
+def sampling_of(scenario: Scenario) -> Callable[[Request], SamplingParams] | None:
+    """How each request samples, with a seed of its own; None for greedily."""
+    if scenario.temperature == 0:
+        return None
+    s = scenario
+
+    def params(request: Request) -> SamplingParams:
+        return SamplingParams(s.temperature, s.top_k, s.top_p, seed=(s.seed << 32) + request.index)
+
+    return params
 
 
 def model_facts(loaded: LoadedModel) -> ModelFacts:
