@@ -73,7 +73,8 @@ def make_preset(name: str, device: str, dtype: str, seed: int) -> PreTrainedMode
     would not fit the host in float32, and its weights differ from those made on the CPU.
     """
     config = PRESETS[name]()
-    wanted = config.dtype or torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    own = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+    wanted: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
     on_cuda = device == "cuda"
     made_in = wanted if on_cuda else torch.float32
     with torch.device("meta"):
@@ -171,7 +172,7 @@ def _check_folder(name: str) -> None:
 def _quiet() -> Iterator[None]:
     """Without transformers' own report of what it loaded: what is wrong is said in one sentence."""
     before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:

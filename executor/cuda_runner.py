@@ -188,5 +188,5 @@ class CudaRunner:
 def _take(inputs: StepInputs, taken: Taken | None) -> None:
     if taken is not None:
         device = inputs.input_ids.device
-        rows, index = (torch.from_numpy(array).to(device, non_blocking=True) for array in (taken.rows, taken.index))
-        inputs.input_ids[rows] = taken.tokens[index].to(inputs.input_ids.dtype)
+        rows, places = (torch.from_numpy(array).to(device, non_blocking=True) for array in (taken.rows, taken.places))
+        inputs.input_ids[rows] = taken.tokens[places].to(inputs.input_ids.dtype)

@@ -193,7 +193,7 @@ class Engine:
     def _tokens_in_flight(self, shapes: ForwardShapes) -> Taken | None:
         """The inputs of decodes that a launched, unfinished step is producing: they are taken on the device."""
         n = shapes.num_decode_rows
-        known = {}
+        known: dict[tuple[str, int], int] = {}
         for step in self._in_flight:
             for request, position in zip(step.requests, step.positions, strict=True):
                 known[request.request_id, position] = len(known)

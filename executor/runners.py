@@ -20,10 +20,10 @@ IntArray = NDArray[np.int64]
 
 
 class Taken(NamedTuple):
-    """Input tokens that a step not yet finished is producing: row ``rows[i]`` takes ``tokens[index[i]]``."""
+    """Input tokens that a step not yet finished is producing: row ``rows[i]`` takes ``tokens[places[i]]``."""
 
     rows: IntArray
-    index: IntArray
+    places: IntArray
     tokens: Tensor
 
 
@@ -53,7 +53,7 @@ class CpuRunner:
         """As ``Runner.forward``."""
         input_ids = torch.from_numpy(shapes.input_tokens)
         if taken is not None:
-            input_ids[taken.rows] = taken.tokens[taken.index]
+            input_ids[taken.rows] = taken.tokens[taken.places]
         return run_model(
             self._model,
             input_ids,

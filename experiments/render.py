@@ -205,6 +205,8 @@ def print_sweep(sweep: Sweep) -> None:
     objective = sweep.spec.objective
     for policy in sweep.spec.policies:
         _print_table(console, _grid_table(sweep, policy, measured))
+    for cell, reason in list(sweep.not_measured().items())[:3]:
+        console.print(f"[yellow]{cell.key} could not be measured: {reason}[/]")
     for result in without[:3]:
         console.print(f"[dim]{result.cell.key}: {result.reason}[/]")
     if len(without) > 3:

@@ -191,8 +191,8 @@ def _attend_chunk(
     else:
         keys = key_cache.index_select(0, chunk.pages).flatten(0, 1)[: chunk.length]
         values = value_cache.index_select(0, chunk.pages).flatten(0, 1)[: chunk.length]
-    heads_first = (tensor.transpose(0, 1)[None] for tensor in (query[rows], keys, values))
-    out[rows] = _attention(*heads_first, chunk.mask, scale, softcap)[0].transpose(0, 1)
+    heads, keys, values = (tensor.transpose(0, 1)[None] for tensor in (query[rows], keys, values))
+    out[rows] = _attention(heads, keys, values, chunk.mask, scale, softcap)[0].transpose(0, 1)
 
 
 def _attention(

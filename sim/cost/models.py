@@ -46,7 +46,8 @@ def _one_by_one(model: CostModel, features: Features, num_steps: int) -> list[fl
 def is_replayed(features: Features, capture_sizes: tuple[int, ...]) -> NDArray[np.bool_]:
     """[N] whether each iteration in columns of features is a step of decodes alone within the captured sizes."""
     most = capture_sizes[-1] if capture_sizes else -1
-    return (np.asarray(features.num_prefills) == 0) & (np.asarray(features.num_tokens) <= most)
+    replayed: NDArray[np.bool_] = np.equal(features.num_prefills, 0) & np.less_equal(features.num_tokens, most)
+    return replayed
 
 
 @dataclass(frozen=True, slots=True)
