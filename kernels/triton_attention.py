@@ -1,163 +1,226 @@
 """Paged attention in Triton: one kernel for prefill chunks and mixed batches, one (split over the KV) for decodes.
 
-No launch depends on a value on the device: grids are upper bounds from shapes, and programs with nothing to do leave
-at once. Rows, tiles and warps follow from shapes by rule, without tuning at run time.
+Both entry points take the same ``AttentionMetadata``. No launch depends on a value on the device: grids follow from
+sizes, and programs with nothing to do leave at once. Rows, tiles and warps follow from shapes by rule.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 
+from .errors import KernelError, explained
+from .launch import MAX_SPLITS, launch_config, padded
+from .metadata import AttentionMetadata, Splits
 from .triton_kernels import decode_kernel, merge_kernel, prefill_kernel
 
-
-class Launch(NamedTuple):
-    """How a kernel is cut and launched, by rule and not by tuning at run time."""
-
-    block_m: int
-    tile: int
-    num_warps: int
-    num_stages: int
+MERGE_TILE = 32
+"""Parts that a merging program loads at a time: 16 KiB at head size 128, 32 registers a thread."""
+MAX_HEAD_DIM = 256
 
 
-def launch_config(head_dim: int, group: int, element_bytes: int, *, decode: bool) -> Launch:
-    """Rows, tile, warps and stages that stay clear of register spills on sm_80 and sm_90 (``tests/kernels``)."""
-    rows = max(16, triton.next_power_of_2(group))
-    wide = head_dim > 128 or element_bytes == 4
-    if decode:
-        return Launch(rows, 32 if wide else 64, 4, 2)
-    return Launch(max(rows, 32 if wide else 64), 32, 8 if head_dim > 128 else 4, 2)
-
-
-def num_kv_splits(num_processors: int, num_kv_heads: int, num_seqs: int, max_kv_tokens: int) -> int:
-    """Splits of each sequence's KV so that about two programs stand ready for every multiprocessor, none with fewer
-    than 256 tokens of the longest context. A power of two, since every number of splits is a kernel of its own to
-    compile. All four arguments are known on the host.
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """What a layer asks for. A sliding ``window`` > 0 lets a token see itself and the ``window − 1`` before it;
+    ``softcap`` > 0 turns a score s into ``softcap · tanh(s / softcap)`` (Gemma 2). The scales of an fp8 cache are one
+    number a tensor: a stored key times ``key_scale`` is the key.
     """
-    wanted = 2 * num_processors // max(1, num_kv_heads * num_seqs)
-    most = max(1, min(wanted, max_kv_tokens // 256, 64))
-    return 1 << (most.bit_length() - 1)
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    out: Tensor,
+) -> None:
+    """Every row of ``query`` [T, n_q_heads, head_dim] into ``out``: decodes by one kernel, the rest by the other."""
+    if metadata.num_decodes:
+        decode_attention(query, key_cache, value_cache, metadata, options, out)
+    if metadata.num_decodes < metadata.num_seqs:
+        prefill_attention(query, key_cache, value_cache, metadata, options, out, first_seq=metadata.num_decodes)
 
 
 def prefill_attention(
     query: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    block_tables: Tensor,
-    scale: float,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
     out: Tensor,
     *,
-    window: int = 0,
+    first_seq: int = 0,
 ) -> None:
-    """Rows ``query_start_loc[0] … query_start_loc[S] − 1`` of ``query`` [T, n_q_heads, head_dim] into ``out``.
-
-    The tables may be the tail of a batch's (its prefills behind its decodes); row numbers stay the batch's.
-    """
-    num_seqs = seq_lens.shape[0]
-    num_heads, head_dim = query.shape[1:]
-    group = num_heads // key_cache.shape[2]
-    launch = launch_config(head_dim, group, query.element_size(), decode=False)
-    block_q = launch.block_m // group
-    grid = (query.shape[0] // block_q + num_seqs, key_cache.shape[2])
-    prefill_kernel[grid](
-        query,
-        key_cache,
-        value_cache,
-        out,
-        query_start_loc,
-        seq_lens,
-        block_tables,
-        num_seqs,
-        scale,
-        query.stride(0),
-        query.stride(1),
-        out.stride(0),
-        out.stride(1),
-        key_cache.stride(1),
-        key_cache.stride(2),
-        block_tables.stride(0),
-        group=group,
-        head_dim=head_dim,
-        padded_head_dim=max(16, triton.next_power_of_2(head_dim)),
-        block_size=key_cache.shape[1],
-        block_m=launch.block_m,
-        tile=launch.tile,
-        window=window,
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
+    """Sequences ``first_seq … S − 1``, of any number of new tokens (one included), into their rows of ``out``."""
+    _check(query, key_cache, value_cache, out)
+    num_kv_heads, head_dim = key_cache.shape[2:]
+    group = query.shape[1] // num_kv_heads
+    launch = launch_config(
+        head_dim, group, query.element_size(), decode=False, architecture=_architecture(query.device)
     )
+    num_seqs = metadata.num_seqs - first_seq
+    # A decode in front has one token, so the rows behind ``first_seq`` decodes are known without reading anything.
+    num_tokens = metadata.num_tokens - min(first_seq, metadata.num_decodes)
+    with explained("prefill_attention", lambda: _described(query, key_cache)):
+        prefill_kernel[(num_tokens // (launch.block_m // group) + num_seqs, num_kv_heads)](
+            query,
+            key_cache,
+            value_cache,
+            out,
+            metadata.query_start_loc,
+            metadata.seq_lens,
+            metadata.block_tables,
+            first_seq,
+            num_seqs,
+            options.scale * options.key_scale,
+            options.value_scale,
+            query.stride(0),
+            query.stride(1),
+            out.stride(0),
+            out.stride(1),
+            key_cache.stride(0),
+            key_cache.stride(1),
+            key_cache.stride(2),
+            metadata.block_tables.stride(0),
+            group=group,
+            head_dim=head_dim,
+            padded_head_dim=padded(head_dim),
+            block_size=key_cache.shape[1],
+            block_m=launch.block_m,
+            tile=launch.tile,
+            num_stages=launch.num_stages,
+            window=options.window,
+            softcap=options.softcap,
+            num_warps=launch.num_warps,
+        )
 
 
 def decode_attention(
     query: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
-    seq_lens: Tensor,
-    block_tables: Tensor,
-    scale: float,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
     out: Tensor,
-    *,
-    num_splits: int,
-    window: int = 0,
 ) -> None:
-    """Row s of ``query`` [S, n_q_heads, head_dim] is the last token of sequence s; writes rows 0 … S − 1 of ``out``."""
-    num_seqs, num_heads, head_dim = query.shape
-    group = num_heads // key_cache.shape[2]
-    launch = launch_config(head_dim, group, query.element_size(), decode=True)
-    padded_head_dim = max(16, triton.next_power_of_2(head_dim))
-    parts, logs = out, out
-    if num_splits > 1:
-        parts = torch.empty((num_seqs, num_splits, num_heads, head_dim), dtype=torch.float32, device=query.device)
-        logs = torch.empty((num_seqs, num_splits, num_heads), dtype=torch.float32, device=query.device)
-    decode_kernel[(num_seqs, key_cache.shape[2], num_splits)](
-        query,
-        key_cache,
-        value_cache,
-        parts,
-        seq_lens,
-        block_tables,
-        scale,
-        query.stride(0),
-        query.stride(1),
-        key_cache.stride(1),
-        key_cache.stride(2),
-        block_tables.stride(0),
-        parts.stride(0),
-        parts.stride(1) if num_splits > 1 else 0,
-        parts.stride(-2),
-        logs,
-        group=group,
-        head_dim=head_dim,
-        padded_head_dim=padded_head_dim,
-        block_size=key_cache.shape[1],
-        block_m=launch.block_m,
-        tile=launch.tile,
-        window=window,
-        num_splits=num_splits,
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
-    )
-    if num_splits > 1:
-        _merge(parts, logs, out, padded_head_dim)
+    """The leading ``num_decodes`` rows of ``query`` [≥ num_decodes, n_q_heads, head_dim] into those of ``out``."""
+    _check(query, key_cache, value_cache, out)
+    num_kv_heads, head_dim = key_cache.shape[2:]
+    num_heads = query.shape[1]
+    group = num_heads // num_kv_heads
+    launch = launch_config(head_dim, group, query.element_size(), decode=True, architecture=_architecture(query.device))
+    splits = _splits(metadata, options.window)
+    parts = log_sums = out
+    if splits.merged:
+        parts = torch.empty((splits.grid, num_heads, head_dim), dtype=torch.float32, device=query.device)
+        log_sums = torch.empty((splits.grid, num_heads), dtype=torch.float32, device=query.device)
+    with explained("decode_attention", lambda: _described(query, key_cache)):
+        decode_kernel[(splits.grid, num_kv_heads)](
+            query,
+            key_cache,
+            value_cache,
+            out,
+            parts,
+            log_sums,
+            metadata.seq_lens,
+            metadata.block_tables,
+            splits.start_loc,
+            metadata.num_decodes,
+            options.scale * options.key_scale,
+            options.value_scale,
+            query.stride(0),
+            query.stride(1),
+            out.stride(0),
+            out.stride(1),
+            key_cache.stride(0),
+            key_cache.stride(1),
+            key_cache.stride(2),
+            metadata.block_tables.stride(0),
+            group=group,
+            head_dim=head_dim,
+            padded_head_dim=padded(head_dim),
+            block_size=key_cache.shape[1],
+            block_m=launch.block_m,
+            tile=launch.tile,
+            num_stages=launch.num_stages,
+            window=options.window,
+            softcap=options.softcap,
+            num_warps=launch.num_warps,
+        )
+        if splits.merged:
+            _merge(parts, log_sums, splits.start_loc, metadata.num_decodes, out)
 
 
-def _merge(parts: Tensor, logs: Tensor, out: Tensor, padded_head_dim: int) -> None:
-    """Weigh the partial outputs ``parts`` [S, splits, n_q_heads, head_dim] by their log-sums ``logs``."""
-    num_seqs, num_splits, num_heads, head_dim = parts.shape
-    merge_kernel[(num_seqs, num_heads)](
+def _merge(parts: Tensor, log_sums: Tensor, split_start_loc: Tensor, num_decodes: int, out: Tensor) -> None:
+    num_heads, head_dim = parts.shape[1:]
+    merge_kernel[(num_decodes, num_heads)](
         parts,
-        logs,
+        log_sums,
+        split_start_loc,
         out,
         out.stride(0),
         out.stride(1),
         head_dim=head_dim,
-        padded_head_dim=padded_head_dim,
-        num_splits=num_splits,
-        padded_splits=triton.next_power_of_2(num_splits),
+        padded_head_dim=padded(head_dim),
+        max_splits=MAX_SPLITS,
+        tile=MERGE_TILE,
+        num_warps=4,
     )
+
+
+def _splits(metadata: AttentionMetadata, window: int) -> Splits:
+    splits = metadata.splits.get(window)
+    if splits is None:
+        raise KernelError(
+            f"A layer has the sliding window {window}, the batch was packed for {sorted(metadata.splits)}: "
+            f"pack it with every window of the model."
+        )
+    return splits
+
+
+@cache
+def _architecture(device: torch.device) -> str:
+    """Of those that ``launch_config`` knows; an interpreted kernel is cut like one for sm_90."""
+    if torch.version.hip:
+        return "gfx942"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
+        return "sm_80"
+    return "sm_90"
+
+
+def _described(query: Tensor, key_cache: Tensor) -> str:
+    group = query.shape[1] // key_cache.shape[2]
+    return (
+        f"head size {query.shape[2]}, {group} query heads a KV head, {str(query.dtype).removeprefix('torch.')} "
+        f"over a cache of {str(key_cache.dtype).removeprefix('torch.')} in blocks of {key_cache.shape[1]}"
+    )
+
+
+def _check(query: Tensor, key_cache: Tensor, value_cache: Tensor, out: Tensor) -> None:
+    num_heads, head_dim = query.shape[1:]
+    if head_dim > MAX_HEAD_DIM or head_dim != key_cache.shape[3] or num_heads % key_cache.shape[2]:
+        raise KernelError(
+            f"Attention with {num_heads} query heads of size {head_dim} over {key_cache.shape[2]} KV heads of size "
+            f"{key_cache.shape[3]} is not supported: take heads of one size up to {MAX_HEAD_DIM}, a "
+            f"multiple of the KV heads."
+        )
+    if key_cache.dtype not in (query.dtype, torch.float8_e4m3fn):
+        raise KernelError(
+            f"Attention of {query.dtype} queries over a cache of {key_cache.dtype} is not supported: "
+            f"the cache is of the queries' type or torch.float8_e4m3fn."
+        )
+    if key_cache.stride() != value_cache.stride() or not query.stride(2) == out.stride(2) == key_cache.stride(3) == 1:
+        raise KernelError(
+            "Attention needs key and value caches of the same strides, and elements of a head side by side: "
+            "make the tensors contiguous."
+        )

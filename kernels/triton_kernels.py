@@ -2,7 +2,8 @@
 """The bodies of the Triton attention kernels; ``triton_attention`` launches them.
 
 A row of every ``tl.dot`` is one query head of one token: the query heads that share a KV head are packed together, so
-that a dot has at least 16 rows. Tiles are independent of pages; page offsets are computed in 64 bits.
+that a dot has at least 16 rows. Tiles are independent of pages; page offsets are computed in 64 bits. Scores are kept
+in units of log2, so that the softmax is one ``exp2`` a score.
 """
 
 from __future__ import annotations
@@ -10,13 +11,60 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_VARYING = ["num_seqs", "stride_table"]
-"""Numbers that change from step to step: a kernel compiled anew for one that happens to be 1 or divisible by 16 would
-cost a step a second."""
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_VARYING = ["num_seqs", "first_seq", "stride_table", "num_decodes"]
+_INDICES = ["query_start_loc", "seq_lens", "block_tables", "split_start_loc"]
+"""A kernel compiled anew for a number that happens to be 1 or divisible by 16, or for an index array that happens to
+start at a multiple of 16 bytes, would cost a step a second."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _owner(starts, num_seqs, index, block: tl.constexpr, spare: tl.constexpr):
+    """The last sequence s whose first program, ``(starts[s] − starts[0]) // block + spare · s``, is ≤ ``index``."""
+    base = tl.load(starts)
+    low = index * 0  # 0 as a tensor, whatever num_seqs is specialised to
+    high = low + num_seqs
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if (tl.load(starts + middle) - base) // block + spare * middle <= index:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile_offsets(
+    table, start, last, stride_block, stride_slot, block_size: tl.constexpr, tile: tl.constexpr, masked: tl.constexpr
+):
+    """[tile] 64-bit offsets into a cache of tokens ``start …``; a tile that lies in one page needs one table entry."""
+    tokens = start + tl.arange(0, tile)
+    if block_size % tile == 0:
+        page = tl.load(table + start // block_size).to(tl.int64)
+    elif masked:
+        page = tl.load(table + tokens // block_size, mask=tokens < last, other=0).to(tl.int64)
+    else:
+        page = tl.load(table + tokens // block_size).to(tl.int64)
+    return page * stride_block + (tokens % block_size).to(tl.int64) * stride_slot
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _load_tile(pointers, inside, dims, head_dim: tl.constexpr, masked: tl.constexpr):
+    """[tile, dims] of a cache, without a mask where everything is there."""
+    if masked:
+        loaded = tl.load(pointers, mask=inside[:, None] & (dims < head_dim)[None, :], other=0.0)
+    elif head_dim == dims.shape[0]:
+        loaded = tl.load(pointers)
+    else:
+        loaded = tl.load(pointers, mask=(dims < head_dim)[None, :], other=0.0)
+    return loaded
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend_tiles(
+    acc,
+    largest,
+    total,
     query,
     position,
     key_cache,
@@ -25,47 +73,101 @@ def _attend_tiles(
     first,
     last,
     scale,
+    stride_block,
     stride_slot,
     dims,
     window: tl.constexpr,
+    softcap: tl.constexpr,
     head_dim: tl.constexpr,
     block_size: tl.constexpr,
     tile: tl.constexpr,
+    num_stages: tl.constexpr,
+    masked: tl.constexpr,
 ):
-    """Online softmax of ``query`` [rows, dims] over tokens ``first … last − 1``; ``position`` [rows] is the last token
-    a row may see. The caches point at one KV head. Gives (sum of weighted values, largest score, sum of weights).
+    """Go on with the online softmax of ``query`` [rows, dims] over tokens ``first … last − 1`` (``first`` a multiple
+    of ``tile``). ``masked``: some token may be beyond ``last`` or hidden from a row, of which ``position`` [rows] is
+    the last token visible. The caches point at one KV head. Gives (sum of weighted values, largest score, sum of
+    weights) [rows, dims], [rows], [rows].
     """
-    rows: tl.constexpr = query.shape[0]
-    largest = tl.full([rows], float("-inf"), tl.float32)
-    total = tl.zeros([rows], tl.float32)
-    acc = tl.zeros([rows, query.shape[1]], tl.float32)
-    dim_mask = dims < head_dim
-    for start in range(first, last, tile):
+    for start in tl.range(first, last, tile, num_stages=min(num_stages, 2) if masked else num_stages):
         tokens = start + tl.arange(0, tile)
         inside = tokens < last
-        page = tl.load(table + tokens // block_size, mask=inside, other=0).to(tl.int64)
-        slot = (page * block_size + tokens % block_size) * stride_slot
-        loaded = inside[:, None] & dim_mask[None, :]
-        keys = tl.load(key_cache + slot[:, None] + dims[None, :], mask=loaded, other=0.0)
+        offsets = _tile_offsets(table, start, last, stride_block, stride_slot, block_size, tile, masked)
+        keys = _load_tile(key_cache + offsets[:, None] + dims[None, :], inside, dims, head_dim, masked)
         scores = tl.dot(query, tl.trans(keys.to(query.dtype)), input_precision="ieee") * scale
-        visible = inside[None, :] & (tokens[None, :] <= position[:, None])
-        if window > 0:
-            visible = visible & (tokens[None, :] > position[:, None] - window)
-        scores = tl.where(visible, scores, float("-inf"))
+        if softcap > 0.0:
+            # tanh by exp2, which every back end has: 1 − 2 / (1 + e^2x) is right at both infinities.
+            scores = softcap * (1.0 - 2.0 / (1.0 + tl.exp2(scores * (2.0 * _LOG2_E / softcap))))
+        scores = scores * _LOG2_E
+        if masked:
+            visible = inside[None, :] & (tokens[None, :] <= position[:, None])
+            if window > 0:
+                visible = visible & (tokens[None, :] > position[:, None] - window)
+            scores = tl.where(visible, scores, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        # A row that has seen nothing yet has -inf here: subtract 0 instead, or -inf − -inf makes NaN.
-        reference = tl.where(new_largest == float("-inf"), 0.0, new_largest)
-        weights = tl.exp(scores - reference[:, None])
-        shrink = tl.exp(largest - reference)
-        values = tl.load(value_cache + slot[:, None] + dims[None, :], mask=loaded, other=0.0)
-        weighted = tl.dot(weights.to(query.dtype), values.to(query.dtype), input_precision="ieee")
-        acc = acc * shrink[:, None] + weighted
+        reference = new_largest
+        if masked:
+            # A row that has seen nothing yet has -inf here: subtract 0 instead, or -inf − -inf makes NaN.
+            reference = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+        weights = tl.exp2(scores - reference[:, None])
+        shrink = tl.exp2(largest - reference)
+        values = _load_tile(value_cache + offsets[:, None] + dims[None, :], inside, dims, head_dim, masked)
+        acc = acc * shrink[:, None]
+        acc += tl.dot(weights.to(query.dtype), values.to(query.dtype), input_precision="ieee")
         total = total * shrink + tl.sum(weights, axis=1)
         largest = new_largest
     return acc, largest, total
 
 
-@triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend_range(
+    query,
+    position,
+    key_cache,
+    value_cache,
+    table,
+    first,
+    full_first,
+    full_last,
+    last,
+    scale,
+    stride_block,
+    stride_slot,
+    dims,
+    window: tl.constexpr,
+    softcap: tl.constexpr,
+    head_dim: tl.constexpr,
+    block_size: tl.constexpr,
+    tile: tl.constexpr,
+    num_stages: tl.constexpr,
+):
+    """Attention over tokens ``first … last − 1``; those of ``full_first … full_last − 1`` are visible to every row
+    and are attended without a mask. All but ``last`` are multiples of ``tile``.
+    """
+    rows: tl.constexpr = query.shape[0]
+    acc = tl.zeros([rows, query.shape[1]], tl.float32)
+    largest = tl.full([rows], float("-inf"), tl.float32)
+    total = tl.zeros([rows], tl.float32)
+    if window > 0:
+        full_first = tl.minimum(full_first, full_last)
+        acc, largest, total = _attend_tiles(
+            acc, largest, total, query, position, key_cache, value_cache, table, first, full_first, scale,
+            stride_block, stride_slot, dims, window, softcap, head_dim, block_size, tile, num_stages, True,
+        )  # fmt: skip
+    else:
+        full_first = first
+    acc, largest, total = _attend_tiles(
+        acc, largest, total, query, position, key_cache, value_cache, table, full_first, full_last, scale,
+        stride_block, stride_slot, dims, window, softcap, head_dim, block_size, tile, num_stages, False,
+    )  # fmt: skip
+    acc, largest, total = _attend_tiles(
+        acc, largest, total, query, position, key_cache, value_cache, table, full_last, last, scale,
+        stride_block, stride_slot, dims, window, softcap, head_dim, block_size, tile, num_stages, True,
+    )  # fmt: skip
+    return acc, largest, total
+
+
+@triton.jit(do_not_specialize=_VARYING[:3], do_not_specialize_on_alignment=_INDICES[:3])  # type: ignore[untyped-decorator]
 def prefill_kernel(
     query,
     key_cache,
@@ -74,12 +176,15 @@ def prefill_kernel(
     query_start_loc,
     seq_lens,
     block_tables,
+    first_seq,
     num_seqs,
     scale,
+    value_scale,
     stride_query_token,
     stride_query_head,
     stride_out_token,
     stride_out_head,
+    stride_block,
     stride_slot,
     stride_kv_head,
     stride_table,
@@ -89,27 +194,23 @@ def prefill_kernel(
     block_size: tl.constexpr,
     block_m: tl.constexpr,
     tile: tl.constexpr,
+    num_stages: tl.constexpr,
     window: tl.constexpr,
+    softcap: tl.constexpr,
 ):
-    """Grid (upper bound of query blocks, KV heads). Sequence s owns the query blocks from
-    ``offset(s) // block_q + s`` on, where ``offset`` counts new tokens before it: enough of them for any lengths.
+    """Grid (upper bound of query blocks, KV heads) over sequences ``first_seq … first_seq + num_seqs − 1``.
+
+    Sequence s owns the query blocks from ``offset(s) // block_q + s`` on, where ``offset`` counts new tokens before
+    it: enough of them for any lengths. The last blocks, which see most context, go first.
     """
     block_q: tl.constexpr = block_m // group
-    query_block = tl.program_id(0)
+    query_block = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-    base = tl.load(query_start_loc)
-    low = query_block * 0  # 0 as a tensor, whatever num_seqs is specialised to
-    high = low + num_seqs
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if (tl.load(query_start_loc + middle) - base) // block_q + middle <= query_block:
-            low = middle
-        else:
-            high = middle
-    seq = low
-    start = tl.load(query_start_loc + seq)
-    query_len = tl.load(query_start_loc + seq + 1) - start
-    first_q = (query_block - ((start - base) // block_q + seq)) * block_q
+    starts = query_start_loc + first_seq
+    seq = _owner(starts, num_seqs, query_block, block_q, 1)
+    start = tl.load(starts + seq)
+    query_len = tl.load(starts + seq + 1) - start
+    first_q = (query_block - ((start - tl.load(starts)) // block_q + seq)) * block_q
     if first_q < query_len:
         rows = tl.arange(0, block_m)
         dims = tl.arange(0, padded_head_dim)
@@ -123,127 +224,165 @@ def prefill_kernel(
             mask=mask,
             other=0.0,
         )
-        context = tl.load(seq_lens + seq) - query_len
+        context = tl.load(seq_lens + first_seq + seq) - query_len
         last = context + tl.minimum(first_q + block_q, query_len)
         first = 0
+        full_first = 0
         if window > 0:
-            first = tl.maximum(0, (context + first_q - window + 1) // tile * tile)
-        acc, _, total = _attend_tiles(
+            first = tl.maximum(0, context + first_q - window + 1) // tile * tile
+            full_first = tl.cdiv(tl.maximum(0, last - window), tile) * tile
+        acc, _, total = _attend_range(
             q,
             context + token,
             key_cache + kv_head.to(tl.int64) * stride_kv_head,
             value_cache + kv_head.to(tl.int64) * stride_kv_head,
-            block_tables + seq.to(tl.int64) * stride_table,
+            block_tables + (first_seq + seq).to(tl.int64) * stride_table,
             first,
+            full_first,
+            (context + first_q + 1) // tile * tile,
             last,
             scale,
+            stride_block,
             stride_slot,
             dims,
             window,
+            softcap,
             head_dim,
             block_size,
             tile,
+            num_stages,
         )
-        acc = acc / total[:, None]
+        acc = acc * (value_scale / total)[:, None]
         pointers = out + (flat * stride_out_token + head * stride_out_head)[:, None] + dims[None, :]
         tl.store(pointers, acc.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=_VARYING[1:])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_VARYING[2:], do_not_specialize_on_alignment=_INDICES[1:])  # type: ignore[untyped-decorator]
 def decode_kernel(
     query,
     key_cache,
     value_cache,
     out,
+    parts,
+    log_sums,
     seq_lens,
     block_tables,
+    split_start_loc,
+    num_decodes,
     scale,
+    value_scale,
     stride_query_token,
     stride_query_head,
+    stride_out_token,
+    stride_out_head,
+    stride_block,
     stride_slot,
     stride_kv_head,
     stride_table,
-    stride_out_token,
-    stride_out_split,
-    stride_out_head,
-    log_sum,
     group: tl.constexpr,
     head_dim: tl.constexpr,
     padded_head_dim: tl.constexpr,
     block_size: tl.constexpr,
     block_m: tl.constexpr,
     tile: tl.constexpr,
+    num_stages: tl.constexpr,
     window: tl.constexpr,
-    num_splits: tl.constexpr,
+    softcap: tl.constexpr,
 ):
-    """Grid (sequences, KV heads, splits). A split gives its part's attention and, if there are several, the logarithm
-    of its sum of weights in ``log_sum`` [S, splits, heads] (−∞ where it had no token).
+    """Grid (upper bound of splits, KV heads). Sequence s owns splits ``split_start_loc[s] … [s + 1] − 1`` and shares
+    its tiles out among them evenly. A sequence of one split writes to ``out``; of several, each writes its part's
+    attention to ``parts`` [splits, heads, head_dim] and log2 of its sum of weights to ``log_sums`` [splits, heads]
+    (−∞ where it had no token). Without a token at all (padding) the output is 0.
     """
-    seq = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1).to(tl.int64)
-    split = tl.program_id(2)
-    rows = tl.arange(0, block_m)
-    dims = tl.arange(0, padded_head_dim)
-    head = kv_head * group + rows
-    mask = (rows < group)[:, None] & (dims < head_dim)[None, :]
-    q = tl.load(
-        query + seq * stride_query_token + (head * stride_query_head)[:, None] + dims[None, :], mask=mask, other=0.0
-    )
-    length = tl.load(seq_lens + seq)
-    first_tile = 0
-    if window > 0:
-        first_tile = tl.maximum(0, length - window) // tile
-    tiles_each = tl.cdiv(tl.cdiv(length, tile) - first_tile, num_splits)
-    first = (first_tile + split * tiles_each) * tile
-    acc, largest, total = _attend_tiles(
-        q,
-        tl.zeros([block_m], tl.int32) + (length - 1),
-        key_cache + kv_head * stride_kv_head,
-        value_cache + kv_head * stride_kv_head,
-        block_tables + seq * stride_table,
-        first,
-        tl.minimum(first + tiles_each * tile, length),
-        scale,
-        stride_slot,
-        dims,
-        window,
-        head_dim,
-        block_size,
-        tile,
-    )
-    acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
-    pointers = (
-        out + seq * stride_out_token + split * stride_out_split + (head * stride_out_head)[:, None] + dims[None, :]
-    )
-    tl.store(pointers, acc.to(out.dtype.element_ty), mask=mask)
-    if num_splits > 1:
-        heads = tl.num_programs(1) * group
-        tl.store(log_sum + (seq * num_splits + split) * heads + head, largest + tl.log(total), mask=rows < group)
+    split = tl.program_id(0)
+    if split < tl.load(split_start_loc + num_decodes):
+        kv_head = tl.program_id(1).to(tl.int64)
+        seq = _owner(split_start_loc, num_decodes, split, 1, 0)
+        first_split = tl.load(split_start_loc + seq)
+        num_splits = tl.load(split_start_loc + seq + 1) - first_split
+        seq = seq.to(tl.int64)
+        rows = tl.arange(0, block_m)
+        dims = tl.arange(0, padded_head_dim)
+        head = kv_head * group + rows
+        mask = (rows < group)[:, None] & (dims < head_dim)[None, :]
+        q = tl.load(
+            query + seq * stride_query_token + (head * stride_query_head)[:, None] + dims[None, :], mask=mask, other=0.0
+        )
+        length = tl.load(seq_lens + seq)
+        begin = 0
+        if window > 0:
+            begin = tl.maximum(0, length - window)
+        first_tile = begin // tile
+        tiles_each = tl.cdiv(tl.cdiv(length, tile) - first_tile, num_splits)
+        first = (first_tile + (split - first_split) * tiles_each) * tile
+        last = tl.maximum(first, tl.minimum(first + tiles_each * tile, length))
+        acc, largest, total = _attend_range(
+            q,
+            tl.zeros([block_m], tl.int32) + (length - 1),
+            key_cache + kv_head * stride_kv_head,
+            value_cache + kv_head * stride_kv_head,
+            block_tables + seq * stride_table,
+            first,
+            tl.maximum(first, tl.cdiv(begin, tile) * tile),
+            tl.maximum(first, last // tile * tile),
+            last,
+            scale,
+            stride_block,
+            stride_slot,
+            dims,
+            window,
+            softcap,
+            head_dim,
+            block_size,
+            tile,
+            num_stages,
+        )
+        acc = acc * (value_scale / tl.where(total > 0.0, total, 1.0))[:, None]
+        if num_splits == 1:
+            direct = out + seq * stride_out_token + (head * stride_out_head)[:, None] + dims[None, :]
+            tl.store(direct, acc.to(out.dtype.element_ty), mask=mask)
+        else:
+            row = split.to(tl.int64) * (tl.num_programs(1) * group) + head
+            tl.store(parts + row[:, None] * head_dim + dims[None, :], acc, mask=mask)
+            tl.store(log_sums + row, largest + tl.log2(total), mask=rows < group)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=_INDICES[3:])  # type: ignore[untyped-decorator]
 def merge_kernel(
-    partial,
-    log_sum,
+    parts,
+    log_sums,
+    split_start_loc,
     out,
     stride_out_token,
     stride_out_head,
     head_dim: tl.constexpr,
     padded_head_dim: tl.constexpr,
-    num_splits: tl.constexpr,
-    padded_splits: tl.constexpr,
+    max_splits: tl.constexpr,
+    tile: tl.constexpr,
 ):
-    """Grid (sequences, heads): the splits' outputs, weighted by their shares of the sum of weights."""
-    seq = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
-    heads = tl.num_programs(1)
-    splits = tl.arange(0, padded_splits)
-    dims = tl.arange(0, padded_head_dim)
-    rows = (seq * num_splits + splits) * heads + head
-    logs = tl.load(log_sum + rows, mask=splits < num_splits, other=float("-inf"))
-    weights = tl.exp(logs - tl.max(logs, axis=0))
-    mask = (splits < num_splits)[:, None] & (dims < head_dim)[None, :]
-    parts = tl.load(partial + rows[:, None] * head_dim + dims[None, :], mask=mask, other=0.0)
-    merged = tl.sum(parts * weights[:, None], axis=0) / tl.sum(weights, axis=0)
-    pointers = out + seq * stride_out_token + head * stride_out_head + dims
-    tl.store(pointers, merged.to(out.dtype.element_ty), mask=dims < head_dim)
+    """Grid (sequences, heads): the parts of a sequence, weighted by their shares of the sum of weights. Those of one
+    split have their output already.
+    """
+    seq = tl.program_id(0)
+    first = tl.load(split_start_loc + seq)
+    num_splits = tl.load(split_start_loc + seq + 1) - first
+    if num_splits > 1:
+        head = tl.program_id(1).to(tl.int64)
+        heads = tl.num_programs(1)
+        dims = tl.arange(0, padded_head_dim)
+        every = tl.arange(0, max_splits)
+        logs = tl.load(
+            log_sums + (first + every).to(tl.int64) * heads + head, mask=every < num_splits, other=float("-inf")
+        )
+        largest = tl.max(logs, axis=0)
+        total = tl.sum(tl.exp2(logs - largest), axis=0)
+        merged = tl.zeros([padded_head_dim], tl.float32)
+        for start in range(0, num_splits, tile):
+            some = start + tl.arange(0, tile)
+            row = (first + some).to(tl.int64) * heads + head
+            weights = tl.exp2(tl.load(log_sums + row, mask=some < num_splits, other=float("-inf")) - largest)
+            mask = (some < num_splits)[:, None] & (dims < head_dim)[None, :]
+            part = tl.load(parts + row[:, None] * head_dim + dims[None, :], mask=mask, other=0.0)
+            merged += tl.sum(part * weights[:, None], axis=0)
+        pointers = out + seq.to(tl.int64) * stride_out_token + head * stride_out_head + dims
+        tl.store(pointers, (merged / total).to(out.dtype.element_ty), mask=dims < head_dim)

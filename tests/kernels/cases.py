@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,3 +76,21 @@ def rms_ratio(actual: Tensor, expected: Tensor) -> float:
     """Root mean square of the error over that of the expected values; NaN if anything read a poisoned place."""
     error = (actual.float() - expected.float()).square().mean().sqrt()
     return float(error / expected.float().square().mean().sqrt())
+
+
+class Error(NamedTuple):
+    """How far a result is off."""
+
+    rms_ratio: float
+    worst: float
+    """Largest error of an element over the root mean square of the expected values."""
+    worst_at: list[int]
+    """Its indices: token, head, dimension."""
+
+
+def error(actual: Tensor, expected: Tensor) -> Error:
+    off = (actual.float() - expected.float()).abs() / expected.float().square().mean().sqrt()
+    flat = int(off.nan_to_num(nan=float("inf")).argmax())
+    return Error(
+        rms_ratio(actual, expected), float(off.flatten()[flat]), [int(i) for i in np.unravel_index(flat, off.shape)]
+    )
