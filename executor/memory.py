@@ -29,8 +29,8 @@ class DeviceMemory:
         if blocks < 2:
             raise OutOfMemory(
                 f"No KV block fits: {gpu_memory_utilization:.0%} of {self.total_bytes / 1e9:.1f} GB is taken by "
-                f"weights ({self.weight_bytes / 1e9:.1f} GB), activations ({self.activation_peak_bytes / 1e9:.1f} GB) and "
-                f"others ({self.other_bytes / 1e9:.1f} GB): lower max_num_batched_tokens or raise "
+                f"weights ({self.weight_bytes / 1e9:.1f} GB), activations ({self.activation_peak_bytes / 1e9:.1f} GB) "
+                f"and others ({self.other_bytes / 1e9:.1f} GB): lower max_num_batched_tokens or raise "
                 f"gpu_memory_utilization."
             )
         return blocks

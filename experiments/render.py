@@ -164,8 +164,9 @@ def _print_curve(console: Console, fit: FitFacts) -> None:
 def _print_memory(console: Console, memory: MemoryFacts) -> None:
     console.print(
         f"{memory.num_gpu_blocks:,} KV blocks in {memory.gpu_memory_utilization:.0%} of "
-        f"{memory.total_bytes / 1e9:.1f} GB: weights take {memory.weight_bytes / 1e9:.1f}, activations at {memory.max_num_batched_tokens} tokens "
-        f"{memory.activation_peak_bytes / 1e9:.1f}, others {memory.other_bytes / 1e9:.1f} GB."
+        f"{memory.total_bytes / 1e9:.1f} GB: weights take {memory.weight_bytes / 1e9:.1f} GB, activations at "
+        f"{memory.max_num_batched_tokens} tokens {memory.activation_peak_bytes / 1e9:.1f} GB, others "
+        f"{memory.other_bytes / 1e9:.1f} GB."
     )
 
 
