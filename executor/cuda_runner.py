@@ -121,9 +121,9 @@ class CudaRunner:
         self._eager = Staging(device)
         self._static = Staging(device)
         if graphs is not None:  # a captured graph reads from fixed addresses: nothing may grow later
-            self._static.reserve(
-                Staging.starts(self._host_arrays(self._padded(NO_STEP, graphs.sizes[-1]), True)[0])[-1]
-            )
+            most = np.arange(graphs.sizes[-1])
+            arrays, _ = self._host_arrays(self._padded(NO_STEP, most.size), static=True)
+            self._static.reserve(Staging.starts([*arrays, most, most])[-1])
 
     def capture_all(self) -> None:
         """Capture every size now, the largest first, so that smaller ones fit into its memory."""
@@ -142,12 +142,10 @@ class CudaRunner:
         """As ``Runner.forward``."""
         arrays, size = StepArrays.of(shapes), self.graph_size(shapes)
         if size is None:
-            inputs = self._send(self._eager, arrays, static=False)
-            _take(inputs, taken)
-            return self._run(inputs)
+            return self._run(self._send(self._eager, arrays, taken, static=False))
         arrays = self._padded(arrays, size)
         graph = self._graph(size, arrays)
-        _take(self._send(self._static, arrays, static=True), taken)
+        self._send(self._static, arrays, taken, static=True)
         return graph.replay()[: shapes.sample_rows.size]
 
     def _run(self, inputs: StepInputs) -> Tensor:
@@ -156,7 +154,7 @@ class CudaRunner:
 
     def _graph(self, size: int, arrays: StepArrays) -> Captured:
         if size not in self._captured:
-            inputs = self._send(self._static, arrays, static=True)
+            inputs = self._send(self._static, arrays, None, static=True)
             self._captured[size] = self._capture(lambda: self._run(inputs))
         return self._captured[size]
 
@@ -164,9 +162,14 @@ class CudaRunner:
         assert self.graphs is not None
         return arrays.padded(num_seqs, -(-self.graphs.max_model_len // self._cache.block_size))
 
-    def _send(self, staging: Staging, arrays: StepArrays, *, static: bool) -> StepInputs:
+    def _send(self, staging: Staging, arrays: StepArrays, taken: Taken | None, *, static: bool) -> StepInputs:
         host_arrays, packed = self._host_arrays(arrays, static)
-        ids, positions, sample_rows, on_device = staging.send(host_arrays)
+        if taken is not None:  # behind the others, whose places must not depend on it
+            host_arrays += [taken.rows, taken.places]
+        ids, positions, sample_rows, on_device, *takes = staging.send(host_arrays)
+        if taken is not None:
+            rows, places = takes
+            ids[rows] = taken.tokens[places].to(ids.dtype)
         return StepInputs(ids, positions, sample_rows, replace(packed, host=on_device).to(on_device.device))
 
     def _host_arrays(self, arrays: StepArrays, static: bool) -> tuple[list[IntArray], PackedBatch]:
@@ -183,10 +186,3 @@ class CudaRunner:
             static=static,
         )
         return [arrays.input_tokens, arrays.positions, arrays.sample_rows, packed.host.numpy()], packed
-
-
-def _take(inputs: StepInputs, taken: Taken | None) -> None:
-    if taken is not None:
-        device = inputs.input_ids.device
-        rows, places = (torch.from_numpy(array).to(device, non_blocking=True) for array in (taken.rows, taken.places))
-        inputs.input_ids[rows] = taken.tokens[places].to(inputs.input_ids.dtype)

@@ -78,17 +78,22 @@ def calibrate(
     )
     host = _measure_host(opened, block_size, num_gpu_blocks, limits)
     per_block_s = _measure_swap(engine, num_gpu_blocks)
-    facts = DeviceFacts(
+    facts = _device_facts(opened)
+    features = stack([features_of(row.batch) for row in measured])
+    medians_s = np.array([np.median(row.times_s) for row in measured])
+    law = replace(fit(features, medians_s, capture_sizes=sizes), per_swapped_block_s=per_block_s)
+    return _profile(opened, facts, block_size, features, measured, law, host, memory, time.perf_counter() - began)
+
+
+def _device_facts(opened: Device) -> DeviceFacts:
+    device = opened.loaded.device
+    return DeviceFacts(
         type=device,
         name=device_name(device),
         threads=num_threads(),
         memory_bytes_per_s=memory_bytes_per_s(device),
         flops_per_s=flops_per_s(device, opened.facts.dtype),
     )
-    features = stack([features_of(row.batch) for row in measured])
-    medians_s = np.array([np.median(row.times_s) for row in measured])
-    law = replace(fit(features, medians_s, capture_sizes=sizes), per_swapped_block_s=per_block_s)
-    return _profile(opened, facts, block_size, features, measured, law, host, memory, time.perf_counter() - began)
 
 
 def _profile(

@@ -58,12 +58,13 @@ def ragged_requests(count: int = 14, seed: int = 5) -> list[Request]:
 
 
 def requests_with_a_common_beginning() -> list[Request]:
-    """Every other prompt begins with the same 21 tokens."""
-    requests = ragged_requests()
-    for request in requests[::2]:
-        request.prompt = (("system", 0, 21), *request.prompt)
-        request.num_prompt_tokens += 21
-    return requests
+    """As the ragged ones, but every other prompt begins with the same 21 tokens."""
+
+    def longer(r: Request) -> Request:
+        prompt = (("system", 0, 21), *r.prompt)
+        return Request(r.request_id, r.num_prompt_tokens + 21, r.output_len, prompt=prompt, index=r.index)
+
+    return [longer(request) if request.index % 2 == 0 else request for request in ragged_requests()]
 
 
 def serve(engine: Engine, config: SchedulerConfig, requests: Iterable[Request], policy: str = "vllm_v1") -> int:
