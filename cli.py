@@ -54,6 +54,17 @@ OfflineOption = Annotated[bool, typer.Option("--offline", help="All requests arr
 ClientsOption = Annotated[
     int | None, typer.Option("--clients", help="Closed loop with so many clients.", rich_help_panel=TRACE)
 ]
+RequestRate = Annotated[
+    float | None,
+    typer.Option("--request-rate", help="Send at so many a second, not as the trace says.", rich_help_panel=TRACE),
+]
+Burstiness = Annotated[
+    float, typer.Option("--burstiness", help="Of --request-rate: 1 Poisson, less burstier.", rich_help_panel=TRACE)
+]
+MaxConcurrency = Annotated[
+    int | None,
+    typer.Option("--max-concurrency", help="The client's gate: so many under way.", rich_help_panel=TRACE),
+]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Preset, folder or hub id; the profile's if not given.", rich_help_panel=SERVER),
@@ -173,6 +184,9 @@ def replay(
     max_output_tokens: MaxOutput = None,
     offline: OfflineOption = False,
     clients: ClientsOption = None,
+    request_rate: RequestRate = None,
+    burstiness: Burstiness = 1.0,
+    max_concurrency: MaxConcurrency = None,
     model: ModelOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -214,9 +228,13 @@ def sweep(
     ] = None,
     measure: Annotated[str | None, typer.Option(help="Cells to measure: a number, or all.")] = None,
     repeats: Annotated[int, typer.Option(help="How often each is measured.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds of arrivals to predict with (1 for a recorded trace).")] = 3,
     workers: WorkersOption = 2,
     backend: BackendOption = "loky",
     search: Annotated[bool, typer.Option("--search", help="Leave out cells bad on a part of the trace.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="No baselines, intervals, load, seeds: a sixth of the work.")
+    ] = False,
     trace: TraceOption = "azure-conv-like",
     requests: RequestsOption = None,
     rate_scale: RateOption = 1.0,
@@ -226,6 +244,9 @@ def sweep(
     max_output_tokens: MaxOutput = None,
     offline: OfflineOption = False,
     clients: ClientsOption = None,
+    request_rate: RequestRate = None,
+    burstiness: Burstiness = 1.0,
+    max_concurrency: MaxConcurrency = None,
     model: ModelOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -238,28 +259,14 @@ def sweep(
     seed: SeedOption = 0,
 ) -> None:
     """Predict a grid of both knobs, measure some or all of its cells, recommend."""
-    from .experiments.options import parse_list, parse_measure, parse_policies, scenario_from_options
-    from .experiments.pool import parse_backend
+    from .experiments.options import scenario_from_options, sweep_from_options
     from .experiments.render import print_sweep, sweep_progress
     from .experiments.sweep import sweep as run
 
-    scenario = scenario_from_options(locals())
+    options = dict(locals())
+    scenario = scenario_from_options(options)
     with sweep_progress(folder) as progress:
-        done = run(
-            folder,
-            scenario,
-            profile,
-            max_num_seqs=parse_list("--seqs", seqs),
-            max_num_batched_tokens=parse_list("--tokens", tokens),
-            policies=parse_policies(policies),
-            objective=objective,
-            measure=parse_measure(measure),
-            repeats=repeats,
-            workers=workers,
-            backend=parse_backend(backend),
-            search=search,
-            progress=progress,
-        )
+        done = run(folder, scenario, profile, **sweep_from_options(options), progress=progress)
     print_sweep(done)
 
 

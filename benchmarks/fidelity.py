@@ -5,7 +5,8 @@
 The embedded model in float32 on one CPU thread; a slice of the Azure 2023 conversation trace with its lengths scaled
 to the model; a pool so small that the cells with many sequences preempt. The profile is written, and its hash
 printed, before the first cell is measured. Prints its setup, the errors beside the repeat noise of the same cells and
-beside the null baselines, the targets, and one JSON line.
+beside the null baselines, the targets, and one JSON line. The result is ``fidelity.json`` in the output folder; copied
+to ``benchmarks/results/fidelity_<device>.json`` it becomes a part of ``docs/fidelity.md`` (``write_fidelity.py``).
 """
 
 from __future__ import annotations
@@ -18,18 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from write_fidelity import TARGETS
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = "data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv"
 MAX_MODEL_LEN = 1280
 SEQS, TOKENS = (4, 12, 32, 96), (128, 512, 2048)
-TARGETS = {
-    "output_throughput": ("median_error_percent", 5.0),
-    "output_throughput worst": ("worst_error_percent", 12.0),
-    "mean_tpot_ms": ("median_error_percent", 8.0),
-    "mean_ttft_ms": ("median_error_percent", 15.0),
-    "p99_itl_ms": ("median_error_percent", 15.0),
-}
 
 
 def main() -> None:
@@ -78,6 +74,11 @@ def main() -> None:
         "rank_correlation": comparison.rank_correlation,
         "cells": _cells(done),
         "provenance": profile.provenance,
+        "interval": _interval(profile, comparison),
+        "split": comparison.split.to_dict("records"),
+        "latency": comparison.latency.to_dict("records"),
+        "over_time": comparison.over_time.to_dict("records"),
+        "figures": cells.to_dict("records"),
     }
     _print_grid(result["cells"])
     _print_targets(comparison.summary.set_index("metric"), comparison.regret_percent)
@@ -85,6 +86,20 @@ def main() -> None:
     print(f"best over worst measured throughput: {throughput.max() / throughput.min():.2f}")
     (args.out / "fidelity.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
+
+
+def _interval(profile: Any, comparison: Any) -> dict[str, Any]:
+    """What the intervals rest on, at which level, and how many of the measured figures lie inside."""
+    from batchtwin.sim.cost.spread import LEVEL
+
+    spread = profile.fit.spread
+    inside = comparison.cells["inside"].dropna()
+    return {
+        "level": LEVEL,
+        "inside": int(inside.sum()),
+        "of": len(inside),
+        "spread": None if spread is None else spread.model_dump(),
+    }
 
 
 def _scenario(args: argparse.Namespace) -> Any:
@@ -126,7 +141,7 @@ def _say(what: str, done: int, total: int) -> None:
 
 
 def _cells(done: Any) -> list[dict[str, float]]:
-    """Per cell: load (busy time over arrivals' span, measured), preemptions, throughputs."""
+    """Per cell: busy time over arrivals' span (measured), load (predicted), preemptions, throughputs."""
     rows = []
     for result in done.feasible():
         runs = done.measured_metrics(result.cell)
@@ -136,6 +151,7 @@ def _cells(done: Any) -> list[dict[str, float]]:
                 "max_num_seqs": result.cell.max_num_seqs,
                 "max_num_batched_tokens": result.cell.max_num_batched_tokens,
                 "load_rho": middle["load_rho"],
+                "offered_rho": result.metrics["offered_rho"],
                 "preemptions": middle["num_preemptions"],
                 "measured_tok_s": middle["output_throughput"],
                 "predicted_tok_s": result.metrics["output_throughput"],
@@ -164,9 +180,8 @@ def _print_grid(rows: list[dict[str, float]]) -> None:
 
 def _print_targets(summary: Any, regret: dict[str, float]) -> None:
     print("\ntarget                          aimed at   reached")
-    for name, (column, limit) in TARGETS.items():
-        metric = name.split()[0]
-        print(f"{name + ', ' + column.split('_')[0]:34}{limit:6.1f} % {summary.loc[metric, column]:8.1f} %")
+    for metric, column, limit in TARGETS:
+        print(f"{metric + ', ' + column.split('_')[0]:34}{limit:6.1f} % {summary.loc[metric, column]:8.1f} %")
     print(f"{'regret':34}{3.0:6.1f} % {regret['predicted']:8.1f} %   (others: {regret})")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from batchtwin.scheduler.config import SchedulerConfig
 from batchtwin.sim.cost.features import Features
-from batchtwin.sim.cost.fit import fit, fit_host, held_out_error
+from batchtwin.sim.cost.fit import fit, fit_host, held_out_predictions, summarize
 from batchtwin.sim.cost.models import Fitted, HostTerm
 from batchtwin.sim.cost_backend import CostModelBackend
 from batchtwin.sim.world import simulate
@@ -37,7 +37,7 @@ def predicted(sections: dict[str, Any]) -> dict[str, Any]:
     medians_s = np.array([np.median(times) for times in calibration["times_s"]])
     sizes = tuple(calibration["capture_sizes"])
     law = fit(features, medians_s, capture_sizes=sizes)
-    held_out = held_out_error(features, medians_s, capture_sizes=sizes)
+    held_out = summarize(held_out_predictions(features, medians_s, capture_sizes=sizes), medians_s)
     host = _host(cells)
     rows = [_compare(cell, sweep["trace"], law, host) for cell in cells]
     errors = [abs(row["throughput_error_percent"]) for row in rows]

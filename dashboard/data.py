@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..experiments.compare import METRICS
 from ..experiments.grid import Cell, CellResult
+from ..experiments.intervals import METRICS
 from ..experiments.recommend import KNOB, dominant_bound
 from ..scheduler.batch import Bound
 from .labels import NULLS
@@ -154,7 +154,8 @@ def parity_data(results: Results, metric: str) -> pd.DataFrame:
 
 def table(results: Results) -> pd.DataFrame:
     """All there is, one row a cell: the knobs, ``status`` and ``reason``, ``num_gpu_blocks``, ``bound``, every
-    predicted metric, and where measured ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``.
+    predicted metric, the ends of its interval (``<metric>_low``, ``<metric>_high``), and where measured
+    ``<metric>_measured``, ``…_error_percent``, ``…_repeat_noise_percent``.
     """
     rows: list[dict[str, Any]] = [_predicted_row(result) for result in results.cells]
     of = {result.cell: row for result, row in zip(results.cells, rows, strict=True)}
@@ -167,7 +168,9 @@ def table(results: Results) -> pd.DataFrame:
 
 def _predicted_row(result: CellResult) -> dict[str, Any]:
     about = {"status": result.status, "reason": result.reason, "num_gpu_blocks": result.num_gpu_blocks or np.nan}
-    return {**result.cell._asdict(), **about, "bound": bound_of(result), **result.metrics}
+    ends = {f"{name}_low": low for name, low in result.low.items()}
+    ends |= {f"{name}_high": high for name, high in result.high.items()}
+    return {**result.cell._asdict(), **about, "bound": bound_of(result), **result.metrics, **ends}
 
 
 def bound_of(result: CellResult) -> str:

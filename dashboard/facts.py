@@ -81,16 +81,25 @@ def _device(profile: Profile) -> str:
 def _arrivals(scenario: Scenario) -> str:
     if scenario.num_clients is not None:
         return f"closed loop, {scenario.num_clients:,} clients thinking {scenario.think_s:g} s"
-    if scenario.trace.offline:
+    gate = "" if scenario.max_concurrency is None else f" · at most {scenario.max_concurrency:,} under way"
+    return _sending(scenario.trace) + gate
+
+
+def _sending(trace: TraceSpec) -> str:
+    if trace.offline:
         return "all at once (offline)"
-    rate = scenario.trace.rate_scale
-    return "as in the trace" if rate == 1 else f"rate of the trace × {rate:g}"
+    if trace.ramp_up_strategy is not None:
+        return f"{trace.ramp_up_strategy} ramp, {trace.ramp_up_start_rps:g} to {trace.ramp_up_end_rps:g} requests/s"
+    if trace.request_rate is not None:
+        return f"{trace.request_rate * trace.rate_scale:g} requests/s, burstiness {trace.burstiness:g}"
+    return "as in the trace" if trace.rate_scale == 1 else f"rate of the trace × {trace.rate_scale:g}"
 
 
 def _load(results: Results) -> str:
     if results.recommendation is None:
         return "–"
-    rho = results.recommendation.metrics.get("load_rho", float("nan"))
+    metrics = results.recommendation.metrics
+    rho = metrics.get("offered_rho", metrics.get("load_rho", float("nan")))
     what = "saturated" if rho >= 1 else "below saturation"
     return f"{number(rho)} at the recommended cell: {what}"
 

@@ -15,7 +15,8 @@ KEY_METRICS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms
 SUMMARY_NOTE = (
     "Median, worst and mean signed error of the prediction over the measured cells. Noise: half the range of a cell's "
     "repeats, median over the cells. Constant and Roofline: the median error if every step took the same time, or what "
-    "a roofline says, scaled and shifted to the calibration."
+    "a roofline says, scaled and shifted to the calibration. Interval: half its width (median) at 90 %, from the "
+    "calibration alone; Inside: the share of the measured cells that lie in theirs."
 )
 
 
@@ -33,6 +34,9 @@ def summary(results: Results) -> pd.DataFrame:
         "Bias": [percent(value, signed=True) for value in found["bias_percent"]],
         "Noise": found["repeat_noise_percent"].map(percent),
     }
+    if "interval_percent" in found:
+        shown["Interval"] = ["–" if math.isnan(value) else f"± {percent(value)}" for value in found["interval_percent"]]
+        shown["Inside"] = found["coverage_percent"].map(percent)
     for null, word in NULLS.items():
         if (column := f"{null}_median_percent") in found:
             shown[word] = found[column].map(percent)
@@ -79,6 +83,25 @@ def split(results: Results, metric: str) -> pd.DataFrame:
     )
 
 
+def cancelling_text(results: Results) -> str:
+    """Whether errors of TTFT and TPOT cancel in E2E, in a sentence; empty where nothing is measured."""
+    if results.comparison is None or results.comparison.latency.empty:
+        return ""
+    found = results.comparison.latency
+    hiding = found[found["cancels"]]
+    if hiding.empty:
+        return f"In none of the {len(found)} measured cells do errors of TTFT and TPOT cancel in E2E."
+    worst = hiding.sort_values("hidden_percent").iloc[-1]
+    errors = ", ".join(
+        f"{word} {percent(worst[f'{name}_error_percent'], signed=True)}"
+        for name, word in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
+    )
+    return (
+        f"In {len(hiding)} of the {len(found)} measured cells errors of TTFT and TPOT cancel in E2E; most in "
+        f"{worst['max_num_seqs']} × {worst['max_num_batched_tokens']}: {errors}."
+    )
+
+
 def cells(results: Results, metric: str) -> pd.DataFrame:
     """One row a cell, as numbers: the knobs, the chosen metric predicted, measured and its error, the key metrics,
     what holds the cell back, and why it cannot work if it cannot.
@@ -90,6 +113,8 @@ def cells(results: Results, metric: str) -> pd.DataFrame:
     for name in (name for name in dict.fromkeys((metric, *KEY_METRICS)) if name in found):
         heading = label(name).with_unit
         shown[heading] = found[name] * label(name).scale
+        if name == metric and f"{metric}_low" in found:
+            shown |= {end: found[f"{metric}_{end.lower()}"] * label(name).scale for end in ("Low", "High")}
         if name == metric and compared(results, metric):
             shown[f"{heading}, measured"] = found[f"{metric}_measured"] * label(name).scale
             shown["Error (%)"] = found[f"{metric}_error_percent"]

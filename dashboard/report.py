@@ -94,6 +94,9 @@ def _cards(results: Results, chosen: Recommendation) -> str:
         scale = label(name).scale
         value = number(chosen.metrics.get(name, float("nan")) * scale)
         other = f"default {number(beside[name] * scale)}" if name in beside else ""
+        if name in chosen.low:
+            ends = (number(end[name] * scale) for end in (chosen.low, chosen.high))
+            other = " · ".join(part for part in (" to ".join(ends), other) if part)
         cards.append(f"<div><span>{escape(label(name).brief)}</span><b>{value}</b><span>{other}</span></div>")
     note = f'<p class="soft">Predicted for the recommended cell, {cell_name(chosen.cell)}'
     note += f"; vLLM's default is {cell_name(default.cell)}" if default and beside else ""
@@ -150,7 +153,7 @@ def _tables(results: Results, comparison: Comparison) -> Iterator[str]:
     note = f"{label(objective).with_unit}: measured − predicted, and the parts that sum to it."
     yield (
         f'{_heading("Where the error comes from")}<p class="soft">{escape(note)}</p>'
-        f"{_table(frames.split(results, objective))}"
+        f'{_table(frames.split(results, objective))}<p class="soft">{escape(frames.cancelling_text(results))}</p>'
     )
 
 

@@ -63,7 +63,7 @@ def error_curve(
     """The held-out error that a law fitted to the measurements of the first minutes has, for growing times.
 
     Of N batches, ``times_s[i]`` are the repeats and ``at_s[i]`` when each was done. A batch is always held against the
-    median of all its repeats, and predicted from other batches alone (the folds of ``held_out_error``).
+    median of all its repeats, and predicted from other batches alone (the folds of ``held_out_predictions``).
     """
     truth_s = np.array([np.median(row) for row in times_s])
     folds = np.random.default_rng(seed).permutation(len(truth_s)) % NUM_FOLDS

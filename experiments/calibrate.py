@@ -14,9 +14,19 @@ from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_t
 from ..scheduler.batch import Batch
 from ..scheduler.cohort import NOBODY
 from ..sim.cost.features import Features, features_of, stack
-from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_error, null_errors
+from ..sim.cost.fit import fit, fit_constant, fit_host, fit_roofline, held_out_predictions, null_errors, summarize
 from ..sim.cost.models import Fitted, HostTerm
-from ..sim.cost.profile import DeviceFacts, ErrorFacts, FitFacts, Law, MemoryFacts, Profile, roofline_of
+from ..sim.cost.profile import (
+    DeviceFacts,
+    ErrorFacts,
+    FitFacts,
+    Law,
+    MemoryFacts,
+    Profile,
+    SpreadFacts,
+    roofline_of,
+)
+from ..sim.cost.spread import drift, spread_by_kind
 from .active import ActiveChoice, error_curve
 from .errors import ExperimentError
 from .measure import Device, Limits
@@ -110,6 +120,8 @@ def _profile(
     medians_s = np.array([np.median(row.times_s) for row in measured])
     roofline = roofline_of(opened.facts, device)
     affine = fit_roofline(roofline, features, medians_s)
+    unseen_s = held_out_predictions(features, medians_s, capture_sizes=law.capture_sizes)
+    repeats = [np.array(row.times_s) for row in measured]
     return Profile(
         model=opened.facts,
         device=device,
@@ -125,14 +137,13 @@ def _profile(
             num_batches=len(medians_s),
             num_rounds=len(measured[0].times_s),
             seconds_measured=round(seconds, 1),
-            held_out=ErrorFacts(**asdict(held_out_error(features, medians_s, capture_sizes=law.capture_sizes))),
+            held_out=ErrorFacts(**asdict(summarize(unseen_s, medians_s))),
             nulls={
                 name: ErrorFacts(**asdict(error)) for name, error in null_errors(features, medians_s, roofline).items()
             },
             repeat_noise_percent=100.0 * float(np.median([_relative_iqr(row.times_s) for row in measured])),
-            curve=error_curve(
-                features, [row.times_s for row in measured], [row.at_s for row in measured], law.capture_sizes
-            ),
+            spread=SpreadFacts(kinds=spread_by_kind(features, unseen_s, medians_s), drift=drift(repeats)),
+            curve=error_curve(features, repeats, [row.at_s for row in measured], law.capture_sizes),
         ),
         memory=memory,
         provenance=opened.describe(),

@@ -155,9 +155,10 @@ def _check(scenario: Scenario, limits: Mapping[str, float], attainment: float | 
         raise ExperimentError(f"attainment is {attainment:g}, but it is a share above 0 and up to 1.")
     if not 0 < tolerance < 1:
         raise ExperimentError(f"tolerance is {tolerance:g}, but it is a share between 0 and 1.")
-    if scenario.num_clients is not None or scenario.trace.offline:
+    if scenario.concurrency is not None or scenario.trace.offline:
         raise ExperimentError(
-            "A capacity is a rate of arrivals: with a closed loop of clients, or all requests at once, there is none."
+            "A capacity is a rate of arrivals: with a closed loop of clients, a client's own gate, or all requests at "
+            "once, there is none."
         )
 
 

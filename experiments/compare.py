@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +13,16 @@ from ..sim.cost.features import features_of_columns
 from ..sim.cost.models import CostModel, HostTerm
 from ..sim.metrics import metrics
 from ..sim.retime import retime
+from .budget import hidden, latency_parts, over_time, percent_error
 from .errors import ExperimentError
 from .grid import Cell, CellResult, default_cell
+from .intervals import METRICS
 from .run import Run
 from .sweep import Sweep, open_sweep
 
-METRICS = (
-    "output_throughput",
-    "request_throughput",
-    "mean_ttft_ms",
-    "median_ttft_ms",
-    "p99_ttft_ms",
-    "mean_tpot_ms",
-    "p99_tpot_ms",
-    "mean_itl_ms",
-    "p99_itl_ms",
-    "mean_e2el_ms",
-    "p99_e2el_ms",
-    "peak_waiting",
-    "num_preemptions",
-)
-PERCENT_METRICS = METRICS[:-2]
-"""Metrics whose error is meaningful in per cent; counts may be 0."""
+COUNTS = ("mean_kv_usage", "peak_kv_usage", "peak_waiting", "num_preemptions")
+"""Metrics that may be 0, so that their error is told as a difference."""
+PERCENT_METRICS = tuple(name for name in METRICS if name not in COUNTS)
 
 
 @dataclass(frozen=True)
@@ -44,17 +32,27 @@ class Comparison:
     objective: str
     cells: pd.DataFrame
     """One row a cell and metric: policy, max_num_seqs, max_num_batched_tokens, metric, predicted, measured (median of
-    the repeats), error_percent, repeat_noise_percent (half the range of the repeats), constant_error_percent and
-    roofline_affine_error_percent (the null baselines), num_repeats."""
+    the repeats), predicted_low and predicted_high (the interval of the calibration; NaN if the cell has none), inside
+    (whether it holds the measured figure), error (predicted − measured), error_percent, repeat_noise_percent (half the
+    range of the repeats), constant_error_percent and roofline_affine_error_percent (the null baselines), num_repeats.
+    """
     summary: pd.DataFrame
-    """One row a metric: median, worst and bias of the error, repeat noise, the nulls' medians."""
+    """One row a metric: median, worst and bias of the error, repeat noise, the nulls' medians; half the width of the
+    interval (median, in per cent of the prediction) and its coverage, the share of the measured cells inside."""
     split: pd.DataFrame
-    """One row a cell and metric: measured − predicted of its median run, and its parts rest, cost and schedule."""
+    """One row a cell and metric: measured − predicted of its median run, its parts rest, cost and schedule, and how
+    much of them cancels (``hidden``)."""
     rank_correlation: float
     """Spearman's, between predicted and measured objective over the measured cells."""
     regret_percent: dict[str, float]
     """Measured objective lost against the measured best, by who chooses: ``predicted``, the nulls, ``random`` (mean
     over all measured cells), ``vllm_default``."""
+    latency: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """One row a cell: the error of the mean E2E latency as the sum of that of the first token and that of the later
+    ones, and whether they cancel (``budget.latency_parts``)."""
+    over_time: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """One row a cell: how far running, waiting and KV usage are from the measured ones, moment by moment
+    (``budget.over_time``)."""
 
 
 def compare(sweep: Sweep | str | Path) -> Comparison:
@@ -67,11 +65,19 @@ def compare(sweep: Sweep | str | Path) -> Comparison:
     table = pd.DataFrame(
         [row for cell, repeats in measured.items() for row in _rows(results[cell], repeats, _metrics(opened))]
     )
+    objective = opened.spec.objective
+    runs = {cell: _median_run(opened, cell) for cell in measured}
     return Comparison(
-        objective=opened.spec.objective,
+        objective=objective,
         cells=table,
         summary=_summary(table),
-        split=pd.DataFrame([row for cell in measured for row in _split_rows(opened, results[cell])]),
+        split=pd.DataFrame([row for cell, run in runs.items() for row in _split_rows(opened, results[cell], run)]),
+        latency=pd.DataFrame(
+            [{**cell._asdict(), **latency_parts(results[cell].metrics, run.metrics)} for cell, run in runs.items()]
+        ),
+        over_time=pd.DataFrame(
+            [{**cell._asdict(), **over_time(results[cell].timeline, run)} for cell, run in runs.items()]
+        ),
         rank_correlation=_rank_correlation(table, opened.spec.objective),
         regret_percent=_regret(opened, {cell: results[cell] for cell in measured}, table),
     )
@@ -112,36 +118,39 @@ def _rows(result: CellResult, repeats: Sequence[dict[str, float]], names: Sequen
     for name in names:
         values = np.array([repeat[name] for repeat in repeats])
         median = float(np.median(values))
+        low, high = result.low.get(name, np.nan), result.high.get(name, np.nan)
         row: dict[str, object] = {
             **result.cell._asdict(),
             "metric": name,
             "predicted": result.metrics[name],
+            "predicted_low": low,
+            "predicted_high": high,
             "measured": median,
-            "error_percent": _percent(result.metrics[name], median),
+            "inside": np.nan if np.isnan((low, high, median)).any() else float(low <= median <= high),
+            "error": result.metrics[name] - median,
+            "error_percent": percent_error(result.metrics[name], median),
             "repeat_noise_percent": 50.0 * float(np.ptp(values)) / median if len(values) > 1 and median else np.nan,
             "num_repeats": len(values),
         }
-        row |= {f"{null}_error_percent": _percent(of[name], median) for null, of in result.nulls.items()}
+        row |= {f"{null}_error_percent": percent_error(of[name], median) for null, of in result.nulls.items()}
         rows.append(row)
     return rows
-
-
-def _percent(predicted: float, measured: float) -> float:
-    if measured == 0:
-        return 0.0 if predicted == 0 else np.nan
-    return 100.0 * (predicted / measured - 1.0)
 
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, group in table.groupby("metric", sort=False):
-        error = group["error_percent"]
+        error, predicted = group["error_percent"], group["predicted"].replace(0.0, np.nan)
         row = {
             "metric": name,
             "num_cells": len(group),
             "median_error_percent": error.abs().median(),
             "worst_error_percent": error.abs().max(),
             "bias_percent": error.mean(),
+            "median_error": group["error"].abs().median(),
+            "worst_error": group["error"].abs().max(),
+            "interval_percent": (50.0 * (group["predicted_high"] - group["predicted_low"]) / predicted).median(),
+            "coverage_percent": 100.0 * group["inside"].mean(),
             "repeat_noise_percent": group["repeat_noise_percent"].median(),
             "worst_repeat_noise_percent": group["repeat_noise_percent"].max(),
         }
@@ -153,12 +162,19 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _split_rows(sweep: Sweep, result: CellResult) -> list[dict[str, object]]:
-    runs = sweep.measured(result.cell)
-    objective = sweep.spec.objective
-    median_run = sorted(runs, key=lambda run: run.metrics[objective])[(len(runs) - 1) // 2]
-    parts = split_error(median_run, result.metrics, sweep.profile.cost_model, sweep.profile.host)
-    return [{**result.cell._asdict(), "metric": name, **parts[name]} for name in _metrics(sweep)]
+def _median_run(sweep: Sweep, cell: Cell) -> Run:
+    runs = sweep.measured(cell)
+    return sorted(runs, key=lambda run: run.metrics[sweep.spec.objective])[(len(runs) - 1) // 2]
+
+
+def _split_rows(sweep: Sweep, result: CellResult, run: Run) -> list[dict[str, object]]:
+    parts = split_error(run, result.metrics, sweep.profile.cost_model, sweep.profile.host)
+    rows: list[dict[str, object]] = []
+    for name in _metrics(sweep):
+        own = parts[name]
+        cancelled = hidden(own[part] for part in ("rest", "cost", "schedule"))
+        rows.append({**result.cell._asdict(), "metric": name, **own, "hidden": cancelled})
+    return rows
 
 
 def _rank_correlation(table: pd.DataFrame, objective: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from ..scheduler.policies import load_policy
@@ -53,6 +53,13 @@ class CellResult(NamedTuple):
     num_gpu_blocks: int
     metrics: dict[str, float]
     nulls: dict[str, dict[str, float]]
+    low: Mapping[str, float] = {}
+    """The metrics that are compared, at the lower end of the calibration's interval (``intervals``)."""
+    high: Mapping[str, float] = {}
+    seeds: Sequence[Mapping[str, float]] = ()
+    """The same metrics with each further seed of a drawn trace."""
+    timeline: Mapping[str, Sequence[float]] = {}
+    """Running, waiting and KV usage over time (``timeline``)."""
 
 
 def best_of(results: Sequence[CellResult], objective: str) -> CellResult:

@@ -48,7 +48,7 @@ def halve(
     left = list(cells)
     for number, share in enumerate(SHARES, 1):
         shorter = prefix(scenario, share)
-        found = {result.cell: result for result in predict_cells(left, shorter, profile, pool, nulls=False)}
+        found = {result.cell: result for result in predict_cells(left, shorter, profile, pool, bare=True)}
         scored = [found[cell] for cell in left if found[cell].status == "ok"]
         num_requests = shorter.trace.num_requests or 0
         head = f"Left out after round {number} (the first {num_requests:,} requests)"

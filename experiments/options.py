@@ -15,6 +15,8 @@ _TRACE_FIELDS = {
     "trace": "source",
     "requests": "num_requests",
     "rate_scale": "rate_scale",
+    "request_rate": "request_rate",
+    "burstiness": "burstiness",
     "prompt_scale": "prompt_scale",
     "output_scale": "output_scale",
     "max_prompt_tokens": "max_prompt_tokens",
@@ -33,6 +35,7 @@ _SAME_NAME = (
     "max_model_len",
     "num_gpu_blocks",
     "kv_memory_bytes",
+    "max_concurrency",
     "seed",
 )
 
@@ -44,7 +47,7 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     """
     fields: dict[str, Any] = {name: options[name] for name in _SAME_NAME if name in options}
     fields["num_replicas"] = options.get("replicas", 1)
-    fields["trace"] = {field: options[name] for name, field in _TRACE_FIELDS.items()}
+    fields["trace"] = {field: options[name] for name, field in _TRACE_FIELDS.items() if name in options}
     fields["num_clients"] = options["clients"]
     fields["slo"] = parse_slo(options["slo"] or ())
     profile = load_profile(options["profile"]) if options["profile"] is not None else None
@@ -62,6 +65,20 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
             fields["threads"] = profile.device.threads
     fields = {name: value for name, value in fields.items() if value is not None}
     return make_scenario(**_merge(fields, _parse_sets(options["fields"] or ())))
+
+
+def sweep_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``sweep`` is asked for besides folder, scenario and profile. Raises ``ExperimentError``."""
+    from .pool import parse_backend
+
+    return {
+        "max_num_seqs": parse_list("--seqs", options["seqs"]),
+        "max_num_batched_tokens": parse_list("--tokens", options["tokens"]),
+        "policies": parse_policies(options["policies"]),
+        "measure": parse_measure(options["measure"]),
+        "backend": parse_backend(options["backend"]),
+        **{name: options[name] for name in ("objective", "repeats", "seeds", "workers", "search", "bare")},
+    }
 
 
 def parse_slo(words: Sequence[str]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from rich.table import Table
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
 from ..sim.cost.profile import FitFacts, MemoryFacts, Profile
+from ..sim.cost.spread import LEVEL
 from .grid import Cell, policy_label
 from .run import Run
 from .sweep import Sweep
@@ -37,7 +38,8 @@ ROWS = (
     ("E2E mean", "mean_e2el_ms", "ms", 1),
     ("Queue time mean", "mean_queue_ms", "ms", 1),
     ("Client's gate mean", "mean_gate_ms", "ms", 1),
-    ("Load ρ", "load_rho", "", 2),
+    ("Client's gate P99", "p99_gate_ms", "ms", 1),
+    ("Busy ρ", "load_rho", "of arrivals' span", 2),
     ("Iterations", "num_iterations", "", 0),
     ("Iteration mean", "mean_iteration_ms", "ms", 2),
     ("Running mean", "mean_running", "requests", 1),
@@ -59,6 +61,9 @@ REPLICA_COLUMNS = (
 )
 BUSY_PERCENT = 15.0
 """Repeat noise of a calibration above which its user is warned; a quiet machine shows 5 to 10."""
+_ONLY_IF_ANY = ("padded_tokens", "mean_gate_ms", "p99_gate_ms")
+GROWING = 1.5
+"""Requests in the system, second half of the steady window over its first, from which on the queue is said to grow."""
 LABELS = {metric: f"{label} ({unit})" if unit else label for label, metric, unit, _ in ROWS}
 NAMES = {metric: label for label, metric, _, _ in ROWS} | {
     "median_ttft_ms": "TTFT median",
@@ -112,7 +117,7 @@ def sweep_progress(folder: Path) -> Iterator[Callable[[str, int, int], None]]:
 def print_profile(profile: Profile, path: Path) -> None:
     """A calibration's card."""
     fit = profile.fit
-    table = _table("", "Median", "P90", "Worst", "Bias", title="Error of predicted iteration times, held out (%)")
+    table = make_table("", "Median", "P90", "Worst", "Bias", title="Error of predicted iteration times, held out (%)")
     for name, error in {"fitted law": fit.held_out, **fit.nulls}.items():
         values = (error.median_percent, error.p90_percent, error.worst_percent, error.bias_percent)
         table.add_row(name.replace("_", " "), *(f"{value:,.1f}" for value in values))
@@ -127,6 +132,11 @@ def print_profile(profile: Profile, path: Path) -> None:
     console.print(
         f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
         f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
+    )
+    fast, slow = (law.factors for law in profile.fast_and_slow)
+    console.print(
+        f"Intervals at {LEVEL:.0%} let steps of decodes take {fast.decode:.2f} to {slow.decode:.2f} times as long, "
+        f"steps with prompts {fast.prefill:.2f} to {slow.prefill:.2f} times."
     )
     if law.capture_sizes:
         console.print(
@@ -147,7 +157,7 @@ def print_profile(profile: Profile, path: Path) -> None:
 
 def _print_curve(console: Console, fit: FitFacts) -> None:
     """Error against minutes spent: whether more time would have paid."""
-    table = _table(
+    table = make_table(
         "Minutes", "Batches", "Measurements", "Median", "P90", title="Held-out error had it stopped then (%)"
     )
     for point in fit.curve:
@@ -173,9 +183,9 @@ def _print_memory(console: Console, memory: MemoryFacts) -> None:
 def print_run(run: Run, path: Path | None) -> None:
     """A replay's metrics."""
     scenario, metrics = run.scenario, run.metrics
-    table = _table("Metric", "Value", "Unit", title=_title(run))
+    table = make_table("Metric", "Value", "Unit", title=_title(run))
     for label, name, unit, digits in ROWS:
-        if name in metrics and (metrics[name] or name not in ("padded_tokens", "mean_gate_ms")):
+        if name in metrics and (metrics[name] or name not in _ONLY_IF_ANY):
             table.add_row(label, number(metrics[name], digits), unit)
     console = Console()
     _print_table(console, table)
@@ -186,13 +196,36 @@ def print_run(run: Run, path: Path | None) -> None:
     )
     if scenario.num_replicas > 1:
         _print_table(console, _replicas_table(run))
-    if scenario.num_clients is not None and scenario.num_clients > scenario.max_num_seqs * scenario.num_replicas:
-        console.print(
-            f"[yellow]{scenario.num_clients} clients share {scenario.max_num_seqs * scenario.num_replicas} slots "
-            f"(max_num_seqs): TTFT and E2E here measure queueing.[/]"
-        )
+    for remark in _remarks(run):
+        console.print(remark, highlight=False)
     if path is not None:
         console.print(f"Wrote {path}")
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    """What must be known to read a run's figures: the window, the client's gate, clients beyond the slots."""
+    metrics, scenario = run.metrics, run.scenario
+    if metrics["steady_requests"]:
+        growth = metrics["steady_growth"]
+        yield (
+            f"Warm-up of {metrics['warmup_cut_s']:,.1f} s and drain of {metrics['drain_s']:,.1f} s cut: "
+            f"{metrics['steady_output_throughput']:,.1f} output tokens/s, mean TTFT "
+            f"{metrics['steady_mean_ttft_ms']:,.1f} ms over {metrics['steady_requests']:,} requests; "
+            f"requests in the system × {number(growth, 2)} from its first half to its second"
+            + (": the queue grows, this is no steady state." if growth > GROWING else ".")
+        )
+    if metrics["mean_gate_ms"] > 0:
+        yield (
+            f"[yellow]Requests wait {metrics['mean_gate_ms']:,.1f} ms at the client's own gate before they are sent. "
+            f"That is no part of TTFT here; a client whose clock starts before its gate would report "
+            f"{metrics['mean_gate_ms'] + metrics['mean_ttft_ms']:,.1f} ms.[/]"
+        )
+    slots = scenario.max_num_seqs * scenario.num_replicas
+    if scenario.concurrency is not None and scenario.concurrency > slots:
+        yield (
+            f"[yellow]{scenario.concurrency} clients share {slots} slots (max_num_seqs): TTFT and E2E here measure "
+            f"queueing.[/]"
+        )
 
 
 def print_sweep(sweep: Sweep) -> None:
@@ -217,28 +250,15 @@ def print_sweep(sweep: Sweep) -> None:
 
 
 def print_comparison(comparison: object) -> None:
-    """Errors beside noise and nulls, regret, and the split of the error."""
-    from .compare import Comparison
+    """Errors beside noise, interval and nulls, regret, and where the error comes from."""
+    from .render_compare import comparison_parts
 
-    assert isinstance(comparison, Comparison)
     console = Console()
-    summary = comparison.summary
-    heads = ("Metric", "Median", "Worst", "Bias", "Repeat noise", "Constant", "Roofline·α+β")
-    columns = [
-        *("median_error_percent", "worst_error_percent", "bias_percent", "repeat_noise_percent"),
-        *("constant_median_percent", "roofline_affine_median_percent"),
-    ]
-    table = _table(*heads, title=f"Error of the prediction over {int(summary['num_cells'].max())} measured cells (%)")
-    for row in summary.to_dict("records"):
-        if row["metric"] not in ("peak_waiting", "num_preemptions"):
-            name = str(row["metric"])
-            table.add_row(NAMES.get(name, name), *(number(row[column], 1) for column in columns))
-    _print_table(console, table)
-    _print_table(console, _split_table(comparison))
-    regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
-    objective = LABELS.get(comparison.objective, comparison.objective)
-    console.print(f"Regret in {objective}, by who chooses: {regret}.")
-    console.print(f"Rank correlation of predicted and measured: {number(comparison.rank_correlation, 3)}.")
+    for part in comparison_parts(comparison):
+        if isinstance(part, Table):
+            _print_table(console, part)
+        else:
+            console.print(part)
 
 
 def print_recommendation(recommendation: object) -> None:
@@ -246,16 +266,18 @@ def print_recommendation(recommendation: object) -> None:
     from .recommend import Recommendation
 
     assert isinstance(recommendation, Recommendation)
-    table = _table("Predicted", "Value", "Unit")
+    table = make_table("Predicted", "Value", "Low", "High", "Unit")
     for label, name, unit, digits in ROWS[:9]:
-        if name in recommendation.metrics:
-            table.add_row(label, number(recommendation.metrics[name], digits), unit)
+        if name in recommendation.means:
+            ends = (of.get(name, math.nan) for of in (recommendation.low, recommendation.high))
+            values = (recommendation.means[name], *ends)
+            table.add_row(label, *(number(value, digits) for value in values), unit)
     Console().print(Group(recommendation.sentence, table, f"[dim]$[/] {recommendation.serve_command}"))
 
 
 def print_policies() -> None:
     """The registered policies: the first paragraph of their docstrings, and their options."""
-    table = _table("Policy", "What it does", "Options")
+    table = make_table("Policy", "What it does", "Options")
     for name, policy in POLICIES.items():
         about = " ".join((policy.__doc__ or "").split("\n\n")[0].replace("``", "").split())
         oracle = " [bold](oracle: sees true output lengths)[/]" if policy().is_oracle else ""
@@ -291,7 +313,7 @@ def _replicas_table(run: Run) -> Table:
     from .replicas import replica_metrics
 
     title = f"{run.scenario.num_replicas} replicas, {run.scenario.router.replace('_', ' ')}"
-    table = _table("Replica", *(head for head, _, _ in REPLICA_COLUMNS), title=title)
+    table = make_table("Replica", *(head for head, _, _ in REPLICA_COLUMNS), title=title)
     for row in replica_metrics(run):
         table.add_row(f"{row['replica']:.0f}", *(number(row[name], digits) for _, name, digits in REPLICA_COLUMNS))
     return table
@@ -303,7 +325,7 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
     cells = [cell for cell in results if cell.policy == policy]
     budgets = sorted({cell.max_num_batched_tokens for cell in cells})
     objective = sweep.spec.objective
-    table = _table(
+    table = make_table(
         "seqs \\ tokens",
         *(f"{budget:,}" for budget in budgets),
         title=f"{policy_label(policy)}: {LABELS.get(objective, objective)}",
@@ -324,27 +346,13 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
     return table
 
 
-def _split_table(comparison: object) -> Table:
-    from .compare import Comparison
-
-    assert isinstance(comparison, Comparison)
-    table = _table(
-        "Metric", "Rest", "Cost", "Schedule", title="Where measured − predicted comes from (mean, % of measured)"
-    )
-    for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms"):
-        rows = comparison.split[comparison.split["metric"] == name]
-        shares = [100.0 * (rows[part] / rows["measured"]).mean() for part in ("rest", "cost", "schedule")]
-        table.add_row(NAMES[name], *(f"{share:+.1f}" for share in shares))
-    return table
-
-
 def _slope_us(profile: Profile) -> float:
     law = profile.cost_model
     slope = law.token_slopes_s[min(2, len(law.token_slopes_s) - 1)]
     return (slope + law.per_decode_s + law.per_sample_s) * 1e6
 
 
-def _table(*heads: str, title: str | None = None) -> Table:
+def make_table(*heads: str, title: str | None = None) -> Table:
     table = Table(title=title, header_style="dim", box=None, pad_edge=False)
     table.add_column(heads[0])
     for head in heads[1:]:

@@ -57,16 +57,21 @@ def replay(
 
 
 def predict(
-    scenario: Scenario, profile: Profile, cost_model: CostModel | None = None, *, sink: Sink | None = None
+    scenario: Scenario,
+    profile: Profile,
+    cost_model: CostModel | None = None,
+    *,
+    host: HostTerm | None = None,
+    sink: Sink | None = None,
 ) -> Run:
-    """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines). With a ``sink``
-    the records go there as they come.
+    """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines, which have no host
+    term unless one is given). With a ``sink`` the records go there as they come.
     """
     check_profile(profile, scenario)
     blocks = num_gpu_blocks(scenario, profile.model)
     model = cost_model or profile.cost_model
-    host = profile.host if cost_model is None else HostTerm()
-    backends = [CostModelBackend(model, host) for _ in range(scenario.num_replicas)]
+    own = profile.host if cost_model is None else HostTerm()
+    backends = [CostModelBackend(model, own if host is None else host) for _ in range(scenario.num_replicas)]
     records = run_scenario(scenario, blocks, *backends, sink=sink)
     about = provenance("simpy", "numpy") | {
         "profile": profile.hash(),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..scheduler.config import SchedulerConfig
 from ..sim.metrics import SLO_NAMES
-from ..traces import Trace, load_trace
+from ..traces import GENERATORS, Ramp, Trace, bench_arrivals_s, load_trace
 from .errors import ExperimentError
 
 _POOL_FIELDS = ("num_gpu_blocks", "kv_memory_bytes")
@@ -23,7 +23,7 @@ class _Part(BaseModel):
 
 
 class TraceSpec(_Part):
-    """Which requests, in this order of verbs: read, slice, thin, repeat, scale lengths, scale arrivals."""
+    """Which requests, in this order of verbs: read, slice, thin, repeat, scale lengths, send, scale the rate."""
 
     source: str = "azure-conv-like"
     """A file, or the name of a generator."""
@@ -36,6 +36,14 @@ class TraceSpec(_Part):
     output_scale: float = Field(1.0, gt=0)
     max_prompt_tokens: int | None = Field(None, ge=1)
     max_output_tokens: int | None = Field(None, ge=1)
+    request_rate: float | None = Field(None, gt=0)
+    """Requests a second at which a client sends them, instead of when the trace says (``vllm bench serve``)."""
+    burstiness: float = Field(1.0, gt=0)
+    """Shape of that client's gamma distributed gaps: 1 is Poisson, less is burstier."""
+    ramp_up_strategy: Literal["linear", "exponential"] | None = None
+    """Instead of ``request_rate``: the client's rate goes from ``ramp_up_start_rps`` to ``ramp_up_end_rps``."""
+    ramp_up_start_rps: float | None = Field(None, gt=0)
+    ramp_up_end_rps: float | None = Field(None, gt=0)
     rate_scale: float = Field(1.0, gt=0)
     offline: bool = False
     seed: int = 0
@@ -44,17 +52,45 @@ class TraceSpec(_Part):
     drop_zero_output: bool = False
     """Leave out a file's rows without output, instead of refusing them."""
 
+    @model_validator(mode="after")
+    def _one_client(self) -> TraceSpec:
+        ends = (self.ramp_up_start_rps, self.ramp_up_end_rps)
+        if self.ramp_up_strategy is not None and None in ends:
+            raise ValueError("a ramp_up_strategy needs ramp_up_start_rps and ramp_up_end_rps")
+        if self.ramp_up_strategy is None and ends != (None, None):
+            raise ValueError("ramp_up_start_rps and ramp_up_end_rps need a ramp_up_strategy: linear or exponential")
+        if self.ramp_up_strategy is not None and self.request_rate is not None:
+            raise ValueError("give request_rate or a ramp_up_strategy, not both")
+        if self.client_rate is None and self.burstiness != 1:
+            raise ValueError("burstiness is that of a client: give request_rate (or a ramp_up_strategy) as well")
+        if self.client_rate is not None and self.offline:
+            raise ValueError("offline sends all requests at once: leave out request_rate and the ramp")
+        return self
+
+    @property
+    def client_rate(self) -> float | Ramp | None:
+        """What the client sends at; None where the trace says when."""
+        if self.ramp_up_strategy is None:
+            return self.request_rate
+        return Ramp(self.ramp_up_strategy, self.ramp_up_start_rps or 0.0, self.ramp_up_end_rps or 0.0)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether another ``seed`` gives other requests or arrivals: False for a recorded trace as it is."""
+        generated = self.source.partition(":")[0] in GENERATORS
+        return generated or self.thin < 1 or self.client_rate is not None
+
     def load(self) -> Trace:
         """The requests. Raises ``TraceError``."""
         return _load(self)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)  # as many seeds as a cell is predicted with, and one more
 def _read(source: str, seed: int, sort: bool, drop_zero_output: bool) -> Trace:
     return load_trace(source, seed=seed, sort=sort, drop_zero_output=drop_zero_output)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _load(spec: TraceSpec) -> Trace:
     trace = _read(spec.source, spec.seed, spec.sort, spec.drop_zero_output)
     if spec.start or spec.num_requests is not None:
@@ -67,6 +103,9 @@ def _load(spec: TraceSpec) -> Trace:
     limits = (spec.max_prompt_tokens, spec.max_output_tokens)
     if (spec.prompt_scale, spec.output_scale) != (1, 1) or limits != (None, None):
         trace = trace.scale_lengths(spec.prompt_scale, spec.output_scale, *limits)
+    if (rate := spec.client_rate) is not None:
+        arrival_s = bench_arrivals_s(len(trace), spec.seed, rate, spec.burstiness)
+        trace = trace.arriving(arrival_s, f"{rate} requests/s, burstiness {spec.burstiness:g}, seed {spec.seed}")
     if spec.rate_scale != 1:
         trace = trace.scale_rate(spec.rate_scale)
     return trace.offline() if spec.offline else trace
@@ -103,6 +142,9 @@ class Scenario(_Part):
     num_clients: int | None = Field(None, ge=1)
     """Closed loop with so many clients; open loop if not set."""
     think_s: float = Field(0.0, ge=0)
+    max_concurrency: int | None = Field(None, ge=1)
+    """At most so many requests under way (``vllm bench serve --max-concurrency``): the others wait at the client's own
+    gate, in order, which is recorded apart and is no part of TTFT."""
     num_replicas: int = Field(1, ge=1)
     """Servers behind a router, each with these knobs and a KV pool of its own; predicted only."""
     router: Literal["round_robin", "least_outstanding", "prefix_affinity"] = "round_robin"
@@ -129,11 +171,22 @@ class Scenario(_Part):
         wrong = next((name for name in sorted(self.slo) if self.slo[name] <= 0), None)
         if wrong:
             raise ValueError(f"the SLO {wrong} is {self.slo[wrong]:g} ms, but a limit must be above 0")
+        if self.num_clients is not None and self.max_concurrency is not None:
+            raise ValueError("give num_clients or max_concurrency, not both")
+        if self.max_concurrency is not None and self.think_s:
+            raise ValueError("think_s is that of num_clients: a gate of max_concurrency lets the next one go at once")
         if self.num_gpu_blocks is not None and self.kv_memory_bytes is not None:
             raise ValueError("give num_gpu_blocks or kv_memory_bytes, not both")
         if self.num_gpu_blocks is None and self.kv_memory_bytes is None:
             object.__setattr__(self, "num_gpu_blocks", 4096)
         return self
+
+    @property
+    def concurrency(self) -> int | None:
+        """The most requests that the clients have under way at once; None if nothing holds them back. A gate of
+        ``max_concurrency`` in front of arrivals is a closed loop of so many clients who do not think.
+        """
+        return self.num_clients if self.max_concurrency is None else self.max_concurrency
 
     def config(self, num_gpu_blocks: int) -> SchedulerConfig:
         """The scheduler's knobs with this many blocks. Raises ``ConfigError``."""

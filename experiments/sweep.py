@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..scheduler.policies import load_policy
 from ..sim.cost.profile import Profile, load_profile
@@ -17,6 +17,7 @@ from .errors import ExperimentError
 from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
 from .halving import halve
 from .hardware import check_hardware
+from .intervals import MIN_SEEDS, over_seeds
 from .pool import Backend, Pool, open_pool
 from .replay import check_measurable, check_profile
 from .run import Run, load_run, read_head, write_whole, writing
@@ -43,8 +44,12 @@ class SweepSpec(BaseModel):
     objective: str = "output_throughput"
     trace_digest: str
     profile_hash: str
+    num_seeds: int = Field(1, ge=1)
+    """Seeds of a drawn trace that every cell is predicted with; 1 for a recorded one."""
     search: bool = False
     """Whether cells may be left out by successive halving."""
+    bare: bool = False
+    """Whether the cells have their metrics only: no null baselines, no interval, no load, no further seed."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -106,7 +111,16 @@ class Sweep:
                     self._store(CellResult(cell, "skipped", skipped[cell], 0, {}, {}))
                     report()
                 missing = [cell for cell in missing if cell not in skipped]
-            with closing(predict_cells(missing, self.spec.scenario, self.profile, pool)) as results:
+            with closing(
+                predict_cells(
+                    missing,
+                    self.spec.scenario,
+                    self.profile,
+                    pool,
+                    num_seeds=self.spec.num_seeds,
+                    bare=self.spec.bare,
+                )
+            ) as results:
                 for result in results:
                     self._store(result)
                     report()
@@ -168,7 +182,9 @@ class Sweep:
         for policy in self.spec.policies:
             mine = [result for result in self.feasible() if result.cell.policy == policy]
             if mine:
-                named += [choose(mine, self.spec.objective).cell for choose in (best_of, nearly_best)]
+                named.append(best_of(mine, self.spec.objective).cell)
+                means = [result._replace(metrics=over_seeds(result)) for result in mine]
+                named.append(nearly_best(means, self.spec.objective).cell)  # what recommend says
         best = list(dict.fromkeys(named))
         return cells_to_measure(feasible, self.spec.grid, best, default_cell(self.spec.scenario), k)
 
@@ -184,8 +200,9 @@ class Sweep:
         path = self._cell_folder(cell) / "predicted.json"
         if not path.exists():
             return None
-        raw = read_head(path, FORMAT, *CellResult._fields)
-        return CellResult(**{name: raw[name] for name in CellResult._fields})._replace(cell=cell)
+        required = [name for name in CellResult._fields if name not in CellResult._field_defaults]
+        raw = read_head(path, FORMAT, *required)
+        return CellResult(**{name: raw[name] for name in CellResult._fields if name in raw})._replace(cell=cell)
 
     def _store(self, result: CellResult) -> None:
         path = self._cell_folder(result.cell) / "predicted.json"
@@ -216,18 +233,22 @@ def sweep(
     objective: str | None = None,
     measure: int | Literal["all"] | None = None,
     repeats: int = 1,
+    seeds: int = MIN_SEEDS,
     workers: int = 1,
     backend: Backend = "loky",
     search: bool = False,
+    bare: bool = False,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Predict a grid, and measure ``measure`` cells of it (a number, ``"all"`` or None). ``backend`` says where the
-    predictions run, and changes no byte; with ``search`` cells that cannot matter are left out (``halve``).
+    """Predict a grid, and measure ``measure`` cells of it (a number, ``"all"`` or None). Requests that are drawn (a
+    generator, a client's arrivals) are predicted with ``seeds`` seeds, measured with the first. ``backend`` says where
+    the predictions run, and changes no byte; with ``search`` cells that cannot matter are left out (``halve``), and
+    ``bare`` cells have nothing beside their metrics: one replay each instead of six, or eight with three seeds.
 
     What ``folder`` already holds of this very sweep is kept and not computed again. Raises ``BatchTwinError`` or
     ``TraceError`` for bad input; an infeasible cell, or one that fails twice, is marked and the sweep goes on.
     """
-    for option, count in (("workers", workers), ("repeats", repeats), ("measure", measure)):
+    for option, count in (("workers", workers), ("repeats", repeats), ("seeds", seeds), ("measure", measure)):
         if isinstance(count, int) and count < 1:
             raise ExperimentError(f"{option} is {count}, but it must be at least 1.")
     loaded = load_profile(profile) if isinstance(profile, str | Path) else profile
@@ -242,7 +263,9 @@ def sweep(
         objective=_objective(objective, scenario),
         trace_digest=scenario.trace.load().digest(),
         profile_hash=loaded.hash(),
+        num_seeds=seeds if scenario.trace.is_drawn and not bare else 1,
         search=search,
+        bare=bare,
     )
     for policy in spec.policies:
         load_policy(policy)

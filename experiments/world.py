@@ -39,7 +39,7 @@ def run_scenario(
         s.policy,
         backends,
         rule=make_rule(s.router, s.block_size, s.router_min_prefix_share) if s.num_replicas > 1 else None,
-        clients=None if s.num_clients is None else Clients(s.num_clients, s.think_s),
+        clients=None if s.concurrency is None else Clients(s.concurrency, s.think_s),
         host_clock=host_clock,
         clock=clock,
         leap=leap,

@@ -12,6 +12,7 @@ from .waiting import ArrivalQueue, SortedQueue, WaitingQueue
 
 __all__ = [
     "POLICIES",
+    "ArrivalQueue",
     "Batch",
     "BatchTwinError",
     "Bound",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
 
 from .errors import BatchTwinError
 
@@ -53,7 +54,7 @@ class BlockPool:
             if held[block] + free[block] != (block > 0):
                 raise BatchTwinError(f"KV block {block} is free {free[block]} times and held {held[block]} times.")
 
-    def _count(self, tables: Sequence[Sequence[int]]) -> list[int]:
+    def _count(self, tables: Iterable[Iterable[int]]) -> list[int]:
         counts = [0] * (self.num_blocks + 1)
         for table in tables:
             for block in table:
@@ -70,107 +71,218 @@ class CountedPool:
         self.num_blocks = self.num_free = num_gpu_blocks - 1
 
 
-class PrefixCachingPool(BlockPool):
-    """Blocks that can be found again by the hash of what they hold, as in vLLM.
+class CachedRun:
+    """The blocks that are cached of one run of tokens, by their place in it (0: none)."""
 
-    A hashed block that nobody holds is free but still findable: such blocks are handed out after all others, least
-    recently freed first, and lose their hash only then. A block may be held by several requests; two blocks may
-    carry one hash, and the one that got it first is found.
+    __slots__ = ("base", "blocks", "num_cached", "others")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.blocks: list[int] = []  # the one that came first to each place
+        self.others: dict[int, list[int]] = {}  # those that came later, in order
+        self.num_cached = 0  # places with a block
+
+
+class PrefixCachingPool(BlockPool):
+    """Blocks that can be found again by what they hold, as in vLLM.
+
+    A cached block that nobody holds is idle: free but still findable. Such blocks are handed out after all others,
+    least recently freed first, and are forgotten only then. A block may be held by several requests; two blocks may
+    hold the same, and the one that came first is found. What a block holds is told by its run (``hashing.Run``) and
+    its place among the blocks that end in that run.
     """
 
     caches_prefixes = True
 
     def __init__(self, num_gpu_blocks: int) -> None:
         super().__init__(num_gpu_blocks)
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        self._holders = [0] * num_gpu_blocks
-        self._hash_of: dict[int, bytes] = {}
-        self._block_of: dict[bytes, int] = {}  # the one that got the hash first
-        self._others_of: dict[bytes, list[int]] = {}  # those that got it later, in order
+        self._idle: deque[int] = deque()  # in the order in which they were freed; entries of ``_stale`` do not count
+        self._is_idle = [False] * num_gpu_blocks
+        self._stale: dict[int, int] = {}  # of blocks held again: how many of their oldest entries are void
+        self._more_holders: dict[int, int] = {}  # of blocks held more than once: how many beyond the first
+        self._runs: dict[int, CachedRun] = {}
+        self._run_of: list[CachedRun | None] = [None] * num_gpu_blocks
+        self._place_of = [0] * num_gpu_blocks
 
     def take(self, num_blocks: int) -> list[int]:
         """The next ``num_blocks`` free blocks; what they cached is forgotten."""
-        return [self.take_one() for _ in range(num_blocks)]
+        if num_blocks <= len(self._free):
+            taken = self._free[: -num_blocks - 1 : -1]
+            del self._free[len(self._free) - num_blocks :]
+        else:
+            taken = self._free[::-1]
+            self._free.clear()
+            taken += self._take_idle(num_blocks - len(taken))
+        self.num_free -= num_blocks
+        return taken
 
     def take_one(self) -> int:
         """The next free block; what it cached is forgotten."""
-        if self._free:
-            block = self._free.pop()
-        else:
-            block, _ = self._idle.popitem(last=False)
-            self._forget(block)
-        self.num_free -= 1
-        self._holders[block] = 1
-        return block
+        return self.take(1)[0]
 
     def give_back(self, table: list[int]) -> None:
-        """Drop one holder of each block, tail first: hashed ones join the end of the queue, others its front."""
-        unhashed = []
-        for block in reversed(table):
-            self._holders[block] -= 1
-            if self._holders[block] == 0:
-                self.num_free += 1
-                if block in self._hash_of:
-                    self._idle[block] = None
-                else:
-                    unhashed.append(block)
-        self._free.extend(reversed(unhashed))
+        """Drop one holder of each block, tail first: cached ones join the end of the queue, others its front."""
+        if self._more_holders:
+            table = [block for block in table if not self._drop_holder(block)]
+        run_of, is_idle = self._run_of, self._is_idle
+        cached = [block for block in reversed(table) if run_of[block] is not None]
+        for block in cached:
+            is_idle[block] = True
+        self._idle.extend(cached)
+        if len(cached) < len(table):
+            self._free.extend([block for block in table if run_of[block] is None])
+        self.num_free += len(table)
+        if len(self._idle) > 2 * self.num_blocks:
+            self._compact()
 
-    def find(self, hashes: Sequence[bytes]) -> list[int]:
-        """Blocks that hold the longest cached prefix of ``hashes``. Nothing is changed by looking."""
-        found = []
-        for block_hash in hashes:
-            block = self._block_of.get(block_hash)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def find(self, base: int, num_blocks: int) -> list[int]:
+        """The cached blocks at the first ``num_blocks`` places of a run, up to the first gap. Nothing is changed."""
+        run = self._runs.get(base)
+        return [] if run is None else list(takewhile(bool, run.blocks[:num_blocks]))
 
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of these nobody holds: they count as free, until they are held."""
-        return sum(1 for block in blocks if self._holders[block] == 0)
+        return sum(self._is_idle[block] for block in blocks)
 
     def hold(self, blocks: Sequence[int]) -> None:
         """One more holder for each of ``blocks``."""
         for block in blocks:
-            if self._holders[block] == 0:
+            if self._is_idle[block]:
+                self._is_idle[block] = False
+                self._stale[block] = self._stale.get(block, 0) + 1
                 self.num_free -= 1
-                del self._idle[block]
-            self._holders[block] += 1
+            else:
+                self._more_holders[block] = self._more_holders.get(block, 0) + 1
 
-    def register(self, block: int, block_hash: bytes) -> None:
-        """``block`` holds, or will hold when the step in the making has run, what ``block_hash`` names."""
-        if block not in self._hash_of:
-            self._hash_of[block] = block_hash
-            if self._block_of.setdefault(block_hash, block) != block:
-                self._others_of.setdefault(block_hash, []).append(block)
+    def register(self, base: int, place: int, blocks: Sequence[int]) -> None:
+        """``blocks`` hold, or will hold when the step in the making has run, what is in the run from ``place`` on."""
+        run = self._runs.get(base)
+        if run is None:
+            run = self._runs[base] = CachedRun(base)
+        run_of, place_of = self._run_of, self._place_of
+        if place != len(run.blocks) or any(map(run_of.__getitem__, blocks)):
+            self._register_one_by_one(run, place, blocks)
+            return
+        for block in blocks:
+            run_of[block] = run
+            place_of[block] = place
+            place += 1
+        run.blocks.extend(blocks)
+        run.num_cached += len(blocks)
 
     def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
-        """Every reference is counted; free and held blocks are disjoint; both hash maps agree."""
+        """Every reference is counted; free and held blocks are disjoint; runs and blocks agree."""
+        self._compact()
         held = self._count(tables)
-        free = self._count([self._free, list(self._idle)])
+        free = self._count([self._free, self._idle])
         if self.num_free != sum(free):
             raise BatchTwinError(f"{self.num_free} KV blocks are said to be free, a walk finds {sum(free)}.")
         for block in range(1, self.num_blocks + 1):
-            if held[block] != self._holders[block] or free[block] != (held[block] == 0):
+            counted = 1 - free[block] + self._more_holders.get(block, 0)
+            if held[block] != counted or free[block] != (held[block] == 0):
                 raise BatchTwinError(
-                    f"KV block {block} is in {held[block]} tables, counted {self._holders[block]} times, and free "
+                    f"KV block {block} is in {held[block]} tables, counted {counted} times, and free "
                     f"{free[block]} times."
                 )
-        named = {block: name for name, block in self._block_of.items()}
-        named |= {block: name for name, blocks in self._others_of.items() for block in blocks}
-        if named != self._hash_of or any(block not in self._hash_of for block in self._idle) or held[0] + free[0]:
-            raise BatchTwinError("The prefix cache's two maps disagree, or the null block is in use.")
+        cached = {
+            block: (run, place)
+            for run in self._runs.values()
+            for place, first in enumerate(run.blocks)
+            for block in (first, *run.others.get(place, ()))
+            if block
+        }
+        known = {block: (run, self._place_of[block]) for block, run in enumerate(self._run_of) if run}
+        if cached != known or any(block not in known for block in self._idle) or held[0] + free[0]:
+            raise BatchTwinError("The prefix cache's runs and blocks disagree, or the null block is in use.")
 
-    def _forget(self, block: int) -> None:
-        name = self._hash_of.pop(block)
-        others = self._others_of.get(name)
-        if others is None:
-            del self._block_of[name]
+    def register_next(self, base: int, place: int, block: int) -> None:
+        """``register`` one block: what a decode does."""
+        run = self._runs.get(base)
+        if run is None or place != len(run.blocks) or self._run_of[block] is not None:
+            self.register(base, place, (block,))
             return
-        if self._block_of[name] == block:
-            self._block_of[name] = others.pop(0)
+        self._run_of[block] = run
+        self._place_of[block] = place
+        run.blocks.append(block)
+        run.num_cached += 1
+
+    def _register_one_by_one(self, run: CachedRun, place: int, blocks: Sequence[int]) -> None:
+        run.blocks += [0] * (place + len(blocks) - len(run.blocks))
+        for block in blocks:
+            if self._run_of[block] is None:
+                self._run_of[block], self._place_of[block] = run, place
+                if run.blocks[place]:
+                    run.others.setdefault(place, []).append(block)
+                else:
+                    run.blocks[place] = block
+                    run.num_cached += 1
+            place += 1
+        if not run.num_cached:
+            del self._runs[run.base]
+
+    def _take_idle(self, num_blocks: int) -> list[int]:
+        """The longest idle blocks; what they hold is forgotten."""
+        is_idle, run_of, stale, oldest = self._is_idle, self._run_of, self._stale, self._idle.popleft
+        taken: list[int] = []
+        while len(taken) < num_blocks:
+            block = oldest()
+            if stale and block in stale:
+                _count_down(stale, block)
+            else:
+                taken.append(block)
+        for run, group in groupby(taken, key=run_of.__getitem__):  # what was freed together mostly is of one run
+            assert run is not None
+            blocks = list(group)
+            self._forget(run, blocks)
+            for block in blocks:
+                run_of[block] = None
+                is_idle[block] = False
+        return taken
+
+    def _forget(self, run: CachedRun, blocks: Sequence[int]) -> None:
+        place_of, cached = self._place_of, run.blocks
+        if run.others:
+            for block in blocks:
+                _forget_one_of(run, place_of[block], block)
         else:
-            others.remove(block)
-        if not others:
-            del self._others_of[name]
+            run.num_cached -= len(blocks)
+            for block in blocks if run.num_cached else ():
+                cached[place_of[block]] = 0
+        if not run.num_cached:
+            del self._runs[run.base]
+
+    def _drop_holder(self, block: int) -> bool:
+        """Whether somebody else still holds ``block``, which has one holder less."""
+        if block not in self._more_holders:
+            return False
+        _count_down(self._more_holders, block)
+        return True
+
+    def _compact(self) -> None:
+        """Take void entries out of the queue."""
+        entries = list(self._idle)
+        self._idle.clear()
+        for block in entries:
+            if block in self._stale:
+                _count_down(self._stale, block)
+            else:
+                self._idle.append(block)
+
+
+def _forget_one_of(run: CachedRun, place: int, block: int) -> None:
+    others = run.others.get(place)
+    if others is None:
+        run.blocks[place] = 0
+        run.num_cached -= 1
+    elif run.blocks[place] == block:
+        run.blocks[place] = others.pop(0)
+    else:
+        others.remove(block)
+    if others == []:
+        del run.others[place]
+
+
+def _count_down(counts: dict[int, int], block: int) -> None:
+    counts[block] -= 1
+    if not counts[block]:
+        del counts[block]

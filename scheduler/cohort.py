@@ -170,16 +170,20 @@ class Cohort:
         return bisect_left(self.ranks, rank)
 
     def num_steady_steps(self, num_free_blocks: int) -> int:
-        """How many steps all members can take before one gets its last token or the blocks run out."""
+        """How many steps all members can take until one gets its last token, that step included, or the blocks run
+        out.
+        """
         clocks = self._last_clocks
         while clocks[0] < self.clock:
             heappop(clocks)
-        left = num_free_blocks
-        for clock in range(self.clock, clocks[0]):
+        left, num_steps = num_free_blocks, clocks[0] + 1 - self.clock
+        if left >= len(self.ranks) * (num_steps // self.block_size + 1):  # enough, however they cross
+            return num_steps
+        for clock in range(self.clock, clocks[0] + 1):
             left -= len(self._crossers[clock % self.block_size])
             if left < 0:
                 return clock - self.clock
-        return clocks[0] - self.clock
+        return num_steps
 
     def free_after_steps(self, num_free_blocks: int, num_steps: int) -> list[int]:
         """Free blocks after each of so many steps of all members."""
@@ -198,8 +202,12 @@ class Cohort:
 
     def tick(self) -> list[Seat]:
         """Move everybody one token on; returns, by rank, those for whom that was the last one."""
-        due = self._last_token.pop(self.clock, ())
         self.clock += 1
+        return self.take_last()
+
+    def take_last(self) -> list[Seat]:
+        """Those for whom the token just taken was the last one, by rank; told once."""
+        due = self._last_token.pop(self.clock - 1, ())
         if not due:
             return []
         last = [seat for seat in due if seat.request.seat is seat]

@@ -2,58 +2,55 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from .request import Request, Segment
 
-_ROOT = b"batchtwin"
 _DIGEST_BYTES = 16
+_MAX_RUN_BITS = 24
+"""A run of one stream is shorter than 2²⁴ tokens."""
 
 
-def extend_hashes(request: Request, block_size: int, num_blocks: int) -> list[bytes]:
-    """The request's first ``num_blocks`` block hashes, a chain over (parent, the block's token identities); kept with
-    the request and only ever extended, since a token's identity never changes.
+class Run(NamedTuple):
+    """A request's tokens from ``start`` to ``stop − 1``, which follow each other in one stream. ``base`` names the run
+    and all before it (it holds their digest); a block that ends within the run is named by it and the place of its end.
     """
-    hashes = request.block_hashes
-    known = len(hashes)
-    if known == num_blocks - 1 and (first := known * block_size - request.num_prompt_tokens) >= 0:
-        key = (
-            f"out:{request.request_id}\0{first}\0{block_size}".encode()
-        )  # a decode has filled a block: the common case
-        hashes.append(blake2b((hashes[-1] if hashes else _ROOT) + key, digest_size=_DIGEST_BYTES).digest())
-    elif known < num_blocks:
-        runs = _Runs(request)
-        parent = hashes[-1] if hashes else _ROOT
-        for block in range(known, num_blocks):
-            key = runs.key(block * block_size, (block + 1) * block_size)
-            parent = blake2b(parent + key, digest_size=_DIGEST_BYTES).digest()
-            hashes.append(parent)
-    return hashes
+
+    start: int
+    stop: int
+    base: int
 
 
-class _Runs:
-    """A request's tokens as maximal runs of one stream: the prompt's segments, then its own outputs."""
+def runs_of(request: Request) -> tuple[Run, ...]:
+    """The prompt's segments, then the request's own outputs, as maximal runs; kept with the request, since a token's
+    identity never changes.
+    """
+    if not request.runs:
+        request.runs = _runs(request)
+    return request.runs
 
-    def __init__(self, request: Request) -> None:
-        own = (f"out:{request.request_id}", 0, 1 << 62)
-        self._segments = _merged((*request.prompt, own))
-        self._starts = [0]
-        for _, _, length in self._segments[:-1]:
-            self._starts.append(self._starts[-1] + length)
 
-    def key(self, start: int, stop: int) -> bytes:
-        """The identities of tokens ``start`` to ``stop − 1``."""
-        index = bisect_right(self._starts, start) - 1
-        parts = []
-        while start < stop:
-            stream, first, length = self._segments[index]
-            begins = self._starts[index]
-            end = min(stop, begins + length)
-            parts.append(f"{stream}\0{first + start - begins}\0{end - start}")
-            start, index = end, index + 1
-        return "\0".join(parts).encode()
+def block_names(request: Request, block_size: int, num_blocks: int) -> list[int]:
+    """A name for each of the request's first ``num_blocks`` full blocks."""
+    names: list[int] = []
+    for start, stop, base in runs_of(request):
+        first, last = start // block_size + 1, min(num_blocks, stop // block_size)
+        if first <= last:
+            names.extend(range(base + first * block_size, base + last * block_size + 1, block_size))
+    return names
+
+
+def _runs(request: Request) -> tuple[Run, ...]:
+    own = (f"out:{request.request_id}", 0, (1 << _MAX_RUN_BITS) - 1)
+    runs, start, before = [], 0, ""
+    for stream, first, length in _merged((*request.prompt, own)):
+        digest = blake2b(f"{before}\0{stream}\0{first}".encode(), digest_size=_DIGEST_BYTES)
+        runs.append(Run(start, start + length, (int.from_bytes(digest.digest()) << _MAX_RUN_BITS) - start))
+        before = f"{digest.hexdigest()}\0{length}"
+        start += length
+    return tuple(runs)
 
 
 def _merged(segments: Sequence[Segment]) -> list[Segment]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .blocks import BlockPool, CountedPool, PrefixCachingPool
 from .errors import BatchTwinError
-from .hashing import extend_hashes
+from .hashing import runs_of
 
 if TYPE_CHECKING:
     from .cohort import Cohort, Seat
@@ -19,8 +19,8 @@ Copies = list[tuple[int, int]]
 
 
 class KVCache:
-    """Gives requests blocks of the device's pool and takes them back; finds what is cached of a prompt, and swaps to the
-    host, where the configuration asks for it. Whoever calls has checked that there are enough free blocks.
+    """Gives requests blocks of the device's pool and takes them back; finds what is cached of a prompt, and swaps to
+    the host, where the configuration asks for it. Whoever calls has checked that there are enough free blocks.
     """
 
     names_blocks = True
@@ -50,8 +50,16 @@ class KVCache:
         """Blocks that hold a cached prefix of ``request``; at least one token is left to compute."""
         if not isinstance(self.pool, PrefixCachingPool) or request.num_computed_tokens:
             return []
-        num_blocks = (request.num_tokens - 1) // self._block_size
-        return self.pool.find(extend_hashes(request, self._block_size, num_blocks)[:num_blocks])
+        size, most = self._block_size, (request.num_tokens - 1) // self._block_size
+        found: list[int] = []
+        for start, stop, base in runs_of(request):
+            num_blocks = min(stop // size, most) - start // size
+            if num_blocks > 0:
+                hits = self.pool.find(base, num_blocks)
+                found += hits
+                if len(hits) < num_blocks:
+                    break
+        return found
 
     def has_room(self, num_tokens: int, hits: Sequence[int], is_running: bool) -> bool:
         """Whether a request of ``num_tokens`` tokens that finds ``hits`` in the cache may be admitted; ``is_running``
@@ -112,9 +120,7 @@ class KVCache:
             if crossers := cohort.crossers():
                 self.hand_out(crossers)
             if pool.caches_prefixes:
-                fillers = cohort.fillers()
-                for rank in sorted(fillers):
-                    self.register_decode(fillers[rank].request)
+                self.register_fillers(cohort.fillers())
             cohort.clock += 1
             free.append(pool.num_free)
         return free
@@ -164,10 +170,30 @@ class KVCache:
         full = num_tokens // self._block_size
         known = request.num_registered_blocks
         if full > known and isinstance(self.pool, PrefixCachingPool):
-            hashes = extend_hashes(request, self._block_size, full)
-            for block in range(known, full):
-                self.pool.register(request.block_table[block], hashes[block])
+            size = self._block_size
+            for start, stop, base in runs_of(request):
+                first, last = max(known, start // size), min(full, stop // size)
+                if first < last:
+                    self.pool.register(base, first - start // size, request.block_table[first:last])
             request.num_registered_blocks = full
+
+    def register_fillers(self, fillers: dict[int, Seat]) -> None:
+        """``register_decode`` for all of them, in running-list order."""
+        pool = self.pool
+        assert isinstance(pool, PrefixCachingPool)
+        under_way = 1 if self._config.async_scheduling else 0
+        shift = self._cohort.clock + 1 - under_way
+        for rank in sorted(fillers):
+            seat = fillers[rank]
+            request = seat.request
+            stop = seat.offset + shift
+            known, runs = request.num_registered_blocks, request.runs
+            if runs and runs[-1].start < stop and (known + 1) * self._block_size == stop:  # one block of own outputs
+                start, _, base = runs[-1]
+                pool.register_next(base, known - start // self._block_size, seat.block_table[known])
+                request.num_registered_blocks = known + 1
+            else:
+                self.register(request, stop)
 
     def register_decode(self, request: Request) -> None:
         """Register what a decode has filled with its known tokens when this step has run."""
@@ -208,7 +234,7 @@ class CountedKVCache(KVCache):
         has_next = self._handed_out_at == clock or (self._grown_at == clock and seat.rank in self._grown)
         return -(-(seat.offset + clock + has_next) // self._block_size)
 
-    def admit(self, request: Request, hits: list[int], num_tokens: int) -> Copies:  # noqa: ARG002  (there are none)
+    def admit(self, request: Request, hits: list[int], num_tokens: int) -> Copies:
         """Blocks for the first ``num_tokens`` tokens of ``request``."""
         request.block_table = UNNAMED
         request._num_blocks = num_blocks = -(-num_tokens // self._block_size)
@@ -247,7 +273,7 @@ class CountedKVCache(KVCache):
         self.pool.num_free += self.held(request)
         request._num_blocks = 0
 
-    def check_integrity(self, residents: Sequence[Request], waiting: Iterable[Request]) -> None:  # noqa: ARG002
+    def check_integrity(self, residents: Sequence[Request], waiting: Iterable[Request]) -> None:
         """Blocks are conserved. Raises ``BatchTwinError``."""
         held = sum(self.held(request) for request in residents)
         if held + self.pool.num_free != self.pool.num_blocks:
@@ -259,7 +285,7 @@ class _Unnamed(list[int]):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise BatchTwinError(
-            "This replay only counts KV blocks, but a block table was read: let the policy say so (reads_blocks = True), "
+            "This replay only counts KV blocks, but a block table was read: let the policy say reads_blocks = True, "
             "or make the Scheduler with names_blocks=True."
         )
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .cohort import Cohort, Seat
+    from .hashing import Run
 
 Segment = tuple[str, int, int]
 """Tokens ``(stream, start) … (stream, start + length − 1)``: two tokens are the same iff stream and offset are."""
@@ -39,7 +40,6 @@ class Request:
         "_prompt",
         "_tokens_to_recompute",
         "arrival_s",
-        "block_hashes",
         "block_table",
         "client_id",
         "cohort",
@@ -54,6 +54,7 @@ class Request:
         "priority",
         "rank",
         "request_id",
+        "runs",
         "seat",
         "status",
     )
@@ -85,7 +86,7 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.block_table: list[int] = []
-        self.block_hashes: list[bytes] = []  # of its full blocks, as far as they were needed
+        self.runs: tuple[Run, ...] = ()  # its tokens as runs of one stream, if they were needed
         self.num_registered_blocks = 0  # leading blocks of its table that the prefix cache knows
         self.num_preemptions = 0
         self.host_table: list[int] = []  # host blocks with what was swapped out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .batch import Batch, Bound, Chunk
 from .cohort import Cohort, Seat
 from .config import SchedulerConfig
@@ -112,18 +114,24 @@ class Scheduler:
 
     def complete(self, batch: Batch) -> list[Request]:
         """``batch`` has run. Returns who finished with it, in scheduling order; their blocks are free again."""
-        finished: list[Request] = []
-        for request in batch.finishing:
-            if self._requests.pop(request.request_id, None) is not None:
-                self._end(request)
-                finished.append(request)
+        finished = self.finish(batch.finishing) if batch.finishing else []
         if self.held and self.num_running == len(self.held):
             self._release_held()
         return finished
 
+    def finish(self, finishing: Sequence[Request]) -> list[Request]:
+        """The step that gave these their last token has run. Returns them, without whoever was aborted meanwhile."""
+        finished = []
+        for request in finishing:
+            if self._requests.pop(request.request_id, None) is not None:
+                self._end(request)
+                finished.append(request)
+        return finished
+
     def num_steady_steps(self, last: Batch) -> int:
         """How many steps after ``last``, which has just completed, differ in nothing but one more token for every
-        decode, if nobody arrives: nobody can be admitted, none finishes or prefills, and blocks suffice.
+        decode, if nobody arrives: nobody can be admitted, none prefills, blocks suffice, and none finishes before the
+        last of them.
         """
         if self.prefilling or self.draining or self.held or not self._can_leap or not self.cohort.ranks:
             return 0
@@ -131,17 +139,20 @@ class Scheduler:
             return 0
         return self.cohort.num_steady_steps(self.pool.num_free)
 
-    def leap(self, num_steps: int) -> list[int]:
-        """Take so many steady steps at once; returns the free blocks after each."""
+    def leap(self, num_steps: int) -> tuple[list[int], list[Request]]:
+        """Take so many steady steps at once. Returns the free blocks in each, and who ends with the last of them, to be
+        given to ``finish`` when that has run.
+        """
         free = self.kv.leap(num_steps)
         self.num_steps += num_steps
         self._steps_since_prefill += num_steps
         self._left_waiting = False  # where this counts, only an empty queue leaps
-        return free
+        return free, self.drain(self.cohort.take_last())
 
     def output_limit(self, request: Request) -> int:
         """Output tokens after which ``request`` ends: its own length or ``max_model_len``, whichever comes first."""
-        return min(request.output_len, self.config.max_model_len - request.num_prompt_tokens)
+        limit = self.config.max_model_len - request.num_prompt_tokens
+        return request.output_len if request.output_len < limit else limit
 
     def check_integrity(self) -> None:
         """Blocks are conserved, sums agree with a walk. Raises ``BatchTwinError``. O(everything)."""
@@ -245,12 +256,13 @@ class Scheduler:
         """Account for a served chunk; a request whose known tokens are all computed decodes from now on. True if
         the token of this step is its last.
         """
-        request = chunk.request
-        request._computed_tokens = chunk.start + chunk.num_tokens
-        if not chunk.samples:
+        request, rank, start, num_tokens, samples, _ = chunk
+        request._computed_tokens = start + num_tokens
+        if not samples:
             return False
-        del self.prefilling[request.rank]
-        self.stalled.discard(request.rank)
+        del self.prefilling[rank]
+        if self.stalled:
+            self.stalled.discard(rank)
         num_steps_left = self.output_limit(request) - request._output_tokens - 1
         if num_steps_left > 0:
             self.cohort.join(request, num_steps_left)
@@ -309,9 +321,8 @@ class Scheduler:
         self.kv.release(request)
         if request.seat is not None:
             self.cohort.leave(request)
-        else:
+        elif self.draining.pop(request.rank, None) is None:
             self.prefilling.pop(request.rank, None)
-            self.draining.pop(request.rank, None)
             self.stalled.discard(request.rank)
         self.num_running -= 1
         self.policy.left(request)

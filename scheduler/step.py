@@ -153,8 +153,7 @@ class Step:
             return False
         if self.holds_prefills and known - start > 1:
             return False
-        if want > budget:
-            want = budget
+        want = min(want, budget)
         room_tokens = start + want
         if config.scheduler_reserve_full_isl and known > room_tokens:
             room_tokens = max(room_tokens, min(known, config.max_model_len))
@@ -260,9 +259,7 @@ class Step:
         if crossers:
             scheduler.kv.hand_out(crossers)
         if scheduler.pool.caches_prefixes:
-            fillers = scheduler.kv.fillers()
-            for rank in sorted(fillers):
-                scheduler.kv.register_decode(fillers[rank].request)
+            scheduler.kv.register_fillers(scheduler.kv.fillers())
 
     def _advance_in_order(self, crossers: dict[int, Seat], prefilling: dict[int, Request]) -> None:
         scheduler = self._scheduler

@@ -41,7 +41,7 @@ class WaitingQueue(ABC):
         """Take ``request`` out wherever it stands."""
 
 
-class ArrivalQueue(deque[Request], WaitingQueue):  # type: ignore[misc]  # a deque of requests is also a bare iterable
+class ArrivalQueue(deque[Request], WaitingQueue):
     """First come, first served; who was preempted returns to the front."""
 
     @property
@@ -51,7 +51,7 @@ class ArrivalQueue(deque[Request], WaitingQueue):  # type: ignore[misc]  # a deq
 
     push = deque.append
     push_back = deque.appendleft
-    pop = deque.popleft
+    pop = deque.popleft  # type: ignore[assignment]
 
 
 Key = tuple[float | str, ...]

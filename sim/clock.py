@@ -49,8 +49,9 @@ class Clock(Environment):
         return event
 
     def reach(self, time_s: float, priority: int = STEP_END) -> bool:
-        """Go to ``time_s`` at once, with the arrivals until then, if an event there would come before any other: whoever
-        would wait for it need not. False if something else comes first; then only arrivals before that have happened.
+        """Go to ``time_s`` at once, with the arrivals until then, if an event there would come before any other:
+        whoever would wait for it need not. False if something else comes first; then only arrivals before that have
+        happened.
         """
         while self.arrival_s <= time_s:
             if self._precedes(self.arrival_s, ARRIVAL - 1):

@@ -1,8 +1,8 @@
 """Steady stretches: many iterations at once, exactly as if taken one by one.
 
 While nobody can be admitted, none finishes and blocks suffice, iterations differ in nothing but one more token each.
-A leap computes their durations together and sleeps once. Whoever arrives or aborts meanwhile ends it at the first
-step boundary not before that time.
+A leap computes their durations together and sleeps once; it ends with the step that gives somebody its last token.
+Whoever arrives or aborts meanwhile ends it at the first step boundary not before that time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_left
 from simpy.events import Event
 
 from ..scheduler.batch import Batch, Bound
+from ..scheduler.request import Request
 from ..scheduler.scheduler import Scheduler
 from .clock import STEP_END, Clock
 from .cost.features import Features
@@ -41,6 +42,7 @@ class Leaper:
         self._recorder = recorder
         self._wake: Event | None = None
         self._num_steps = 0  # of the leap under way
+        self._finishing: list[Request] = []  # who ends with its last step
 
     def begin(self, last: Batch, step_s: float) -> bool:
         """Begin the leap that is possible after ``last``, which has just completed and took ``step_s``; False if there
@@ -87,7 +89,16 @@ class Leaper:
         """Let scheduler and records have taken the steps of the leap, if there is one."""
         if not self._num_steps:
             return
-        free = self._scheduler.leap(self._num_steps)
+        free, self._finishing = self._scheduler.leap(self._num_steps)
         self._backend.skip_to(self._steady.ends_s[self._num_steps - 1])
         self._recorder.leapt(self._features, self._state, self._began_s, self._steady, free)
         self._wake, self._num_steps = None, 0
+
+    def land(self) -> list[Request]:
+        """The last step of the leap has run; returns who finished with it."""
+        self.commit()
+        if not self._finishing:
+            return []
+        finished, self._finishing = self._scheduler.finish(self._finishing), []
+        self._recorder.finished(finished)
+        return finished

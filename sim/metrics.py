@@ -160,21 +160,60 @@ def busy_times(records: Records) -> FloatArray:
 
 def _load(records: Records, times: RequestTimes, first_s: float, busy_s: FloatArray) -> dict[str, float]:
     """How loaded the servers were. ``load_rho`` is the busy time over the time in which requests arrived, a replica:
-    above 1 the queue grows for as long as they do. The steady window leaves out the first tenth of the arrivals' span
-    (ramp) and all that follows the last arrival (drain).
+    above 1 the queue grows for as long as they do. Below 1 it is no offered load over capacity: one request at a time
+    keeps a server as busy as sixty (``experiments.load``).
     """
     span_s = float(times.arrival_s.max(initial=-np.inf)) - first_s
-    iterations = records.iterations
     if not len(times.arrival_s) or span_s <= 0:
-        return {"load_rho": float("inf"), "warmup_cut_s": 0.0, "steady_output_throughput": float("nan")}
-    cut_s = 0.1 * span_s
-    inside = (iterations["end_s"] >= first_s + cut_s) & (iterations["end_s"] <= first_s + span_s)
-    tokens = float(iterations["num_samples"][inside].sum())
+        return {"load_rho": float("inf"), "warmup_cut_s": 0.0, **_NO_STEADY_STATE}
+    cut_s = WARMUP_SHARE * span_s
+    rho = float(busy_s.sum()) / (records.num_replicas * span_s)
+    window_s = (first_s + cut_s, first_s + span_s)
+    return {"load_rho": rho, "warmup_cut_s": cut_s, **_steady(records, times, window_s)}
+
+
+WARMUP_SHARE = 0.1
+"""Share of the arrivals' span that is cut as warm-up."""
+_NO_STEADY_STATE = {
+    "drain_s": float("nan"),
+    "steady_requests": 0,
+    "steady_output_throughput": float("nan"),
+    "steady_mean_ttft_ms": float("nan"),
+    "steady_mean_tpot_ms": float("nan"),
+    "steady_growth": float("nan"),
+}
+
+
+def _steady(records: Records, times: RequestTimes, window_s: tuple[float, float]) -> dict[str, float]:
+    """What remains between warm-up and drain (all that follows the last arrival): the tokens of that time, the
+    requests that arrive in it, and ``steady_growth``, the mean number of requests in the system over its second half
+    as a multiple of that over its first. Around 1 it was a steady state, well above 1 the queue grew.
+    """
+    low_s, high_s = window_s
+    inside = (records.iterations["end_s"] >= low_s) & (records.iterations["end_s"] <= high_s)
+    arriving = times.arrival_s >= low_s
+    tpot_s = times.tpot_s[arriving]
+    tpot_s = tpot_s[~np.isnan(tpot_s)]
+    first, second = (_in_system(times, *half) for half in _halves(low_s, high_s))
     return {
-        "load_rho": float(busy_s.sum()) / (records.num_replicas * span_s),
-        "warmup_cut_s": cut_s,
-        "steady_output_throughput": tokens / (span_s - cut_s),
+        "drain_s": float(times.last_token_s.max()) - high_s,
+        "steady_requests": int(arriving.sum()),
+        "steady_output_throughput": float(records.iterations["num_samples"][inside].sum()) / (high_s - low_s),
+        "steady_mean_ttft_ms": float(times.ttft_s[arriving].mean()) * 1e3,
+        "steady_mean_tpot_ms": float(tpot_s.mean()) * 1e3 if len(tpot_s) else float("nan"),
+        "steady_growth": second / first if first else float("nan"),
     }
+
+
+def _halves(low_s: float, high_s: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    middle_s = (low_s + high_s) / 2
+    return (low_s, middle_s), (middle_s, high_s)
+
+
+def _in_system(times: RequestTimes, low_s: float, high_s: float) -> float:
+    """Request-seconds spent in the system (waiting or running) between two times."""
+    spent_s = np.minimum(times.last_token_s, high_s) - np.maximum(times.arrival_s, low_s)
+    return float(np.maximum(spent_s, 0.0).sum())
 
 
 def _server(iterations: Columns, taken_s: FloatArray, num_usable_blocks: int) -> dict[str, float]:

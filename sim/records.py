@@ -115,16 +115,18 @@ class Recorder:
                 num_itl -= self._tick_fresh(batch, i)
         if batch.chunks:
             self._first_tokens(batch, i)
-        if finished:
-            for request in finished:
-                row = request.index
-                self._last_at[row] = i
-                self._outputs[row] = request._output_tokens
-                self._preemptions[row] = request.num_preemptions
-        if batch.preempted or batch.copies_in or batch.padding or batch.num_cached_tokens or batch.num_recomputed_tokens:
+        if (
+            batch.preempted
+            or batch.copies_in
+            or batch.padding
+            or batch.num_cached_tokens
+            or batch.num_recomputed_tokens
+        ):
             self._rows.few(_few(batch))
         self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
         self.num_iterations = i + 1
+        if finished:
+            self.finished(finished)
         if self.num_iterations >= self._next_flush:
             self._flush()
 
@@ -145,6 +147,14 @@ class Recorder:
         self._last_tick = self.num_iterations - 1
         if self.num_iterations >= self._next_flush:
             self._flush()
+
+    def finished(self, requests: list[Request]) -> None:
+        """These got their last token in the iteration recorded last."""
+        for request in requests:
+            row = request.index
+            self._last_at[row] = self.num_iterations - 1
+            self._outputs[row] = request._output_tokens
+            self._preemptions[row] = request.num_preemptions
 
     def records(self) -> Records:
         """Everything so far, as columns."""

@@ -18,7 +18,6 @@ from .cost_backend import CostModelBackend
 from .leap import Leaper
 from .records import Recorder
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -109,13 +108,13 @@ class Replica:
                 yield clock.at(execution.end_s, self._step_end)
             finished = complete(batch)
             self.recorder.completed(batch, launched_s, execution, finished)
-            if finished and (self._done or self._on_end):
-                for request in finished:
-                    self._end(request.request_id)
-            if leaper is not None and leaper.begin(batch, execution.end_s - launched_s):
+            self._tell(finished)
+            while leaper is not None and leaper.begin(batch, execution.end_s - launched_s):
                 if (landing := leaper.landing()) is not None:
                     yield landing
-                leaper.commit()
+                self._tell(leaper.land())
+                if scheduler.waiting:
+                    break
 
     def _timed(self, call: Callable[P, T]) -> Callable[P, T]:
         """``call``, which tells the backend what it took where the host's time is real."""
@@ -130,6 +129,11 @@ class Replica:
             return result
 
         return timed
+
+    def _tell(self, finished: list[Request]) -> None:
+        if finished and (self._done or self._on_end):
+            for request in finished:
+                self._end(request.request_id)
 
     def _end(self, request_id: str) -> None:
         event = self._done.pop(request_id, None)

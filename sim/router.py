@@ -7,7 +7,7 @@ from typing import Protocol
 
 from simpy.events import Event
 
-from ..scheduler.hashing import extend_hashes
+from ..scheduler.hashing import block_names
 from ..scheduler.request import Request
 from .replica import Replica
 
@@ -52,12 +52,12 @@ class PrefixAffinity(LeastOutstanding):
     def __init__(self, block_size: int, min_share: float = 0.0) -> None:
         self._block_size = block_size
         self._min_share = min_share
-        self._last_sent: dict[bytes, int] = {}
+        self._last_sent: dict[int, int] = {}
 
     def choose(self, request: Request, num_outstanding: Sequence[int]) -> int:
-        """Whoever knows the longest beginning. A block's hash names all before it too."""
+        """Whoever knows the longest beginning. A block's name tells all before it too."""
         num_blocks = request.num_prompt_tokens // self._block_size
-        prefixes = extend_hashes(request, self._block_size, num_blocks)[:num_blocks]
+        prefixes = block_names(request, self._block_size, num_blocks)
         num_known = next((n for n in range(num_blocks, 0, -1) if prefixes[n - 1] in self._last_sent), 0)
         if num_known and num_known >= self._min_share * num_blocks:
             chosen = self._last_sent[prefixes[num_known - 1]]

@@ -102,14 +102,18 @@ class SpillingRecorder(Recorder):
             window.reach(request.index)
         super().arrived(request, due_s)
 
+    def finished(self, requests: list[Request]) -> None:
+        """These got their last token in the iteration recorded last."""
+        super().finished(requests)
+        for request in requests:
+            self._ended[request.index] = 1
+        self._num_ended += len(requests)
+        if self._num_ended >= CHUNK_ROWS:
+            self._hand_on(self._ended.leading(1))
+
     def completed(self, batch: Batch, launched_s: float, execution: Execution, finished: list[Request]) -> None:
         """A batch ended."""
         super().completed(batch, launched_s, execution, finished)
-        for request in finished:
-            self._ended[request.index] = 1
-        self._num_ended += len(finished)
-        if self._num_ended >= CHUNK_ROWS:
-            self._hand_on(self._ended.leading(1))
         if len(self._gaps) >= CHUNK_ROWS:
             self._hand_on_gaps()
 

@@ -53,7 +53,9 @@ def simulate(
     start = partial(Replica, clock, depth=2 if config.async_scheduling else 1, leap=leap, host_clock=host_clock)
     counts = all(isinstance(backend, CostModelBackend) for backend in backends)  # nobody there reads a block table
     replicas = [
-        start(Scheduler(config, policy, names_blocks=not counts), backend, _recorder(len(trace), index, sink), index=index)
+        start(
+            Scheduler(config, policy, names_blocks=not counts), backend, _recorder(len(trace), index, sink), index=index
+        )
         for index, backend in enumerate(backends)
     ]
     server = _server(replicas, rule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -76,26 +76,31 @@ class Watched(Scheduler):
         self.decisions.append(_decision(batch))
         return batch
 
-    def leap(self, num_steps: int) -> list[int]:
+    def leap(self, num_steps: int) -> tuple[list[int], list[Request]]:
         """Steady steps at once: a token each for every decode."""
         before = [(seat.request, seat.request.num_computed_tokens) for seat in self.cohort.seats.values()]
-        free = super().leap(num_steps)
+        free, finishing = super().leap(num_steps)
         for request, computed in before:
             self._tokens[request.request_id] += num_steps
             self._contents.write(request, computed, computed + num_steps, request.block_table)
-        return free
+        return free, finishing
 
     def complete(self, batch: Batch) -> list[Request]:
-        """``batch`` has run; who finished with it got what was asked for."""
+        """``batch`` has run."""
         self._tokens.update(request.request_id for request in batch.samples())
         finished = self._run(lambda: super(Watched, self).complete(batch))
         self._num_in_flight -= 1
+        self._check_lasting()
+        return finished
+
+    def finish(self, finishing: Sequence[Request]) -> list[Request]:
+        """Who finishes got what was asked for."""
+        finished = super().finish(finishing)
         for request in finished:
             self.unended.pop(request.request_id)
             got, asked = self._tokens[request.request_id], self.output_limit(request)
             if not got == asked == request.num_output_tokens:
                 self._fail(CLOCK_AND_TOKENS, f"{_name(request)} ends with {got} tokens, not {asked}.")
-        self._check_lasting()
         return finished
 
     def _run(self, call: Callable[[], _T]) -> _T:

@@ -233,6 +233,40 @@ def test_a_closed_loop_with_an_slo_prints_gate_and_goodput(run: Run) -> None:
     assert "Client's gate mean" in done.words
 
 
+def test_the_clients_of_a_benchmark_have_their_gate_told_apart(run: Run) -> None:
+    done = run("replay", *SMALL, "-p", "profile.json", "--request-rate", "500", "--max-concurrency", "1")
+    assert done.code == 0
+    assert "Client's gate P99" in done.out
+    assert "at the client's own gate before they are sent. That is no part of TTFT here" in done.words
+    assert "Warm-up of" in done.words
+    ramp = ("ramp_up_strategy=linear", "ramp_up_start_rps=50", "ramp_up_end_rps=500")
+    words = [word for field in ramp for word in ("--set", f"trace.{field}")]
+    assert run("replay", *SMALL, "-p", "profile.json", *words).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--burstiness", "0.5"), "burstiness is that of a client: give request_rate"),
+        (("--request-rate", "-1"), "request_rate"),
+        (("--request-rate", "5", "--offline"), "offline sends all requests at once"),
+        (("--max-concurrency", "0"), "max_concurrency"),
+        (("--max-concurrency", "2", "--clients", "2"), "give num_clients or max_concurrency, not both"),
+    ],
+)
+def test_clients_that_cannot_be_are_one_sentence(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in one_sentence(run("replay", *SMALL, "-p", "profile.json", *words))
+
+
+def test_a_sweep_rests_on_three_seeds_of_drawn_arrivals_or_says_so(run: Run) -> None:
+    few = run("sweep", "few", *GRID, "--request-rate", "50", "--seeds", "1")
+    assert "It rests on one seed of drawn requests: sweep with 3 seeds or more" in few.words
+    three = run("sweep", "three", *GRID, "--request-rate", "50")
+    assert "It rests on" not in three.words
+    assert open_sweep(Path("three")).spec.num_seeds == 3
+    assert "seeds is 0, but it must be at least 1" in one_sentence(run("sweep", "none", *GRID, "--seeds", "0"))
+
+
 def test_a_sweep_prints_the_grid_and_its_answer_and_can_be_resumed(run: Run, tmp_path: Path) -> None:
     first = run("sweep", "out", *GRID)
     assert first.code == 0

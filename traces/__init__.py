@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .arrivals import Ramp, bench_arrivals_s
 from .azure_conv import azure_conv_like
 from .describe import LengthBin, LengthSummary, TraceDescription, describe
 from .errors import TraceError
@@ -22,10 +23,12 @@ __all__ = [
     "LengthSummary",
     "Lognormal",
     "Quantiles",
+    "Ramp",
     "Trace",
     "TraceDescription",
     "TraceError",
     "azure_conv_like",
+    "bench_arrivals_s",
     "describe",
     "generate",
     "load_trace",

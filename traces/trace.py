@@ -187,6 +187,12 @@ class Trace:
         """The same requests, all there at time 0."""
         return replace(self, arrival_s=np.zeros(len(self)), source=self._source_after("offline()"))
 
+    def arriving(self, arrival_s: FloatArray, how: str) -> Trace:
+        """The same requests in the same order at other times (s, from 0, not decreasing); ``how`` tells where they
+        come from.
+        """
+        return replace(self, arrival_s=arrival_s, source=self._source_after(f"arriving({how})"))
+
     def repeat(self, n: int) -> Trace:
         """The trace ``n`` times, one after another, a mean gap between the last arrival and the next first one.
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ...scheduler.errors import BatchTwinError
 from .models import Constant, CostModel, Fitted, HostTerm, Roofline
+from .spread import Factors, KindSpread, Scaled, bounds
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -89,6 +90,14 @@ class MemoryFacts(_Part):
     num_gpu_blocks: int
 
 
+class SpreadFacts(_Part):
+    """What the intervals of predictions rest on (``sim.cost.spread``), as logarithms of measured over predicted."""
+
+    kinds: dict[str, KindSpread] = Field(min_length=1)
+    """By kind of step: ``decode``, ``prefill``."""
+    drift: NonNegative
+
+
 class FitFacts(_Part):
     """How the fit was obtained and how wrong it is."""
 
@@ -101,6 +110,8 @@ class FitFacts(_Part):
     """Median over the batches of (p75 − p25) / median of their repeats."""
     curve: tuple[CurvePoint, ...] = ()
     """Error against minutes spent."""
+    spread: SpreadFacts | None = None
+    """None in profiles of before it was kept."""
 
 
 class Law(_Part):
@@ -159,6 +170,20 @@ class Profile(_Part):
         return HostTerm(self.host_fixed_s, self.host_per_seq_s)
 
     @property
+    def fast_and_slow(self) -> tuple[Scaled, Scaled]:
+        """The law at both ends of the interval in which the device is believed to be. A profile that keeps no spread
+        has the P90 of its held-out error instead, for every step alike.
+        """
+        spread = self.fit.spread
+        if spread is None:
+            half = self.fit.held_out.p90_percent / 100.0
+            ends = (Factors(1.0 / (1.0 + half), 1.0 / (1.0 + half)), Factors(1.0 + half, 1.0 + half))
+        else:
+            ends = bounds(spread.kinds, spread.drift)
+        fast, slow = (Scaled(self.cost_model, factors) for factors in ends)
+        return fast, slow
+
+    @property
     def roofline(self) -> Roofline:
         """The roofline of this model on this device, from its measured peaks."""
         return roofline_of(self.model, self.device)
@@ -177,7 +202,7 @@ class Profile(_Part):
 
     def hash(self) -> str:
         """A name for exactly this content."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        return hashlib.sha256(self.model_dump_json(exclude_none=True).encode()).hexdigest()[:16]
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON. Raises ``ProfileError`` if the disk fails."""

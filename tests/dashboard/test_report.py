@@ -77,7 +77,7 @@ def test_report_says_what_it_rests_on(report: str, measured: Sweep) -> None:
         "held out 3.0 % median, 9.0 % worst",
         "repeats itself within 4.0 %",
         "128 × 2,048 (server, cpu)",
-        f"{recommend(measured).metrics['load_rho']:.2f} at the recommended cell",
+        f"{recommend(measured).metrics['offered_rho']:.2f} at the recommended cell",
         "batchtwin ",
     ):
         assert part in text

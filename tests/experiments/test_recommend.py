@@ -165,3 +165,59 @@ def test_without_a_cell_of_that_policy_the_sentence_says_so(make: Make) -> None:
     sweep = make({SMALL: figures(500)})
     with pytest.raises(ExperimentError, match="has no predicted cell of policy orca: run the sweep with it"):
         recommend(sweep, policy="orca")
+
+
+def with_half(throughput: float, half: float, **more: Any) -> dict[str, Any]:
+    ends = {"low": {"output_throughput": throughput - half}, "high": {"output_throughput": throughput + half}}
+    return figures(throughput) | ends | more
+
+
+def test_a_lead_within_its_interval_is_said_to_be_a_tie(make: Make) -> None:
+    """Half intervals of 50 each: leads of less than √2 · 50 = 70.7 are ties. 1,000 − 940 is one, 1,000 − 900 none."""
+    cells = {SMALL: with_half(500, 50), WIDE: with_half(900, 50), LONG: with_half(940, 50), LARGE: with_half(1000, 50)}
+    found = recommend(make(cells))
+    assert found.cell == LARGE
+    assert found.tied == (LONG,)
+    assert (found.low["output_throughput"], found.high["output_throughput"]) == (950, 1050)
+    assert found.sentence.endswith(
+        "Its interval is 950.0 to 1,050.0: a tie with 4 × 128, the difference lies within its interval."
+    )
+
+
+def test_a_lead_beyond_its_interval_is_said_with_it(make: Make) -> None:
+    cells = {cell: with_half(500, 30) for cell in (SMALL, WIDE, LONG)}
+    found = recommend(make({**cells, LARGE: with_half(1000, 40)}))
+    assert found.tied == ()
+    assert found.sentence.endswith("Its interval is 960.0 to 1,040.0; it leads the next by 500.0 ± 50.0.")
+
+
+def test_the_mean_over_the_seeds_decides(make: Make) -> None:
+    """WIDE is ahead with the sweep's own seed, LARGE over all three."""
+    ahead = with_half(1000, 1, seeds=[{"output_throughput": 700.0}, {"output_throughput": 700.0}])
+    behind = with_half(950, 1, seeds=[{"output_throughput": 950.0}, {"output_throughput": 950.0}])
+    found = recommend(make({SMALL: with_half(1, 1), WIDE: ahead, LONG: with_half(1, 1), LARGE: behind}))
+    assert found.cell == LARGE
+    assert found.means["output_throughput"] == 950
+    assert ", 950.0 output tokens/s on average over 3 seeds." in found.sentence
+
+
+def test_fewer_than_three_seeds_of_drawn_requests_are_said(make: Make) -> None:
+    sweep = make(dict.fromkeys((SMALL, WIDE, LONG, LARGE), figures(100)), num_seeds=1)
+    assert recommend(sweep).sentence.endswith(
+        "It rests on one seed of drawn requests: sweep with 3 seeds or more before relying on it."
+    )
+
+
+def test_more_offered_than_any_cell_can_take_is_said(make: Make) -> None:
+    over = {cell: figures(100, offered_rho=rho) for cell, rho in ((SMALL, 3.0), (WIDE, 1.2), (LONG, 2.0), (LARGE, 1.5))}
+    assert "Load ρ is 1.20 at the best: more is offered than any of these cells" in recommend(make(over)).sentence
+
+
+def test_a_limit_that_only_the_upper_end_breaks_is_said(make: Make) -> None:
+    cells = {
+        cell: figures(100, p99_ttft_ms=450.0) | {"low": {"p99_ttft_ms": 400.0}, "high": {"p99_ttft_ms": 600.0}}
+        for cell in (SMALL, WIDE, LONG, LARGE)
+    }
+    found = recommend(make(cells), slo={"ttft_ms": 500})
+    assert found.meets_slo
+    assert "P99 TTFT may be as high as 600 ms, beyond the limit." in found.sentence

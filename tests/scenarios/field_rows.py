@@ -10,11 +10,18 @@ from typing import Any
 import checks_arithmetic
 import checks_budget
 import checks_latency
+import checks_load
 import checks_pressure
 from field_replays import Outcome
 
 PATH = Path(__file__).resolve().parents[1] / "data" / "field_rows.json"
-CHECKS = {**checks_arithmetic.CHECKS, **checks_budget.CHECKS, **checks_latency.CHECKS, **checks_pressure.CHECKS}
+CHECKS = {
+    **checks_arithmetic.CHECKS,
+    **checks_budget.CHECKS,
+    **checks_latency.CHECKS,
+    **checks_load.CHECKS,
+    **checks_pressure.CHECKS,
+}
 CHECKED = ("pass", "fail")
 """Verdicts that rest on a check; the others (``not modelled``, ``next``) rest on a stated reason."""
 

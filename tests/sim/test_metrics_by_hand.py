@@ -57,6 +57,11 @@ EXPECTED = {
     "load_rho": 5 / 9,
     "warmup_cut_s": 0.9,
     "steady_output_throughput": 4 / 8.1,
+    "steady_requests": 1,  # C
+    "steady_mean_ttft_ms": 1000.0,
+    "steady_mean_tpot_ms": 1000.0,
+    "steady_growth": 0.0,  # A and B are there for 2.1 + 1.1 s of the first half (0.9 to 4.95), nobody in the second
+    "drain_s": 2.0,
 }
 
 
@@ -103,6 +108,20 @@ def test_itl_pools_the_gaps_of_all_requests_and_tpot_averages_each_request_first
     assert found["mean_itl_ms"] == pytest.approx(1000 * (11 + 2) / 12)
     assert found["p99_itl_ms"] == pytest.approx(1000 * (1 + 0.89))
     assert found["mean_tpot_ms"] == pytest.approx(1000 * (1 + 12 / 11) / 2)
+
+
+def test_a_queue_that_grows_is_told_from_a_steady_state() -> None:
+    """Steps of 1 s, one token each, one at a time. Arrivals every 0.5 s, 21 of them, the window from 1 s to 10 s. By t
+    seconds ⌊2t⌋ + 1 have come (2t + 0.5 on average) and ⌊t⌋ are served (t − 0.5), so t + 1 are in the system: 4.25 on
+    average from 1 to 5.5 s, 8.75 from there.
+    """
+    crowd = [(0.5 * i, 4, 1) for i in range(21)]
+    grown = metrics(play_constant(1.0, crowd, max_num_seqs=1).records, 4095)
+    assert grown["steady_growth"] == pytest.approx(8.75 / 4.25, rel=0.02)
+    assert grown["drain_s"] == pytest.approx(11.0)
+    calm = metrics(play_constant(0.25, crowd, max_num_seqs=1).records, 4095)
+    assert calm["steady_growth"] == pytest.approx(1.0, abs=0.15)
+    assert calm["steady_requests"] == 19
 
 
 def test_offline_load_has_no_steady_window() -> None:

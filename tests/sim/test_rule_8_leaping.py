@@ -50,13 +50,14 @@ def loads(draw: st.DrawFn) -> Load:
     requests = sorted(draw(st.lists(request, min_size=1, max_size=12)))
     aborts = draw(st.lists(st.tuples(time_s, st.integers(0, len(requests) - 1)), max_size=2))
     clients = draw(st.none() | st.integers(1, 4))
-    model = draw(st.sampled_from(("fitted", "constant", "roofline_affine")))
+    model = draw(st.sampled_from(("fitted", "slow", "constant", "roofline_affine")))
     return Load(draw(st.sampled_from(LEAPT)), config, tuple(requests), tuple(aborts), clients, model)
 
 
 def _play(load: Load, *, leap: bool) -> tuple[Records, int]:
     clock = Clock()
-    model = PROFILE.cost_model if load.cost_model == "fitted" else PROFILE.null(load.cost_model)
+    named = {"fitted": PROFILE.cost_model, "slow": PROFILE.fast_and_slow[1]}
+    model = named.get(load.cost_model) or PROFILE.null(load.cost_model)
     requests = [
         Request(str(i), prompt, output, arrival_s=at, priority=priority, index=i)
         for i, (at, prompt, output, priority) in enumerate(load.requests)

@@ -50,7 +50,27 @@ def naive_metrics(played: Played, slo: Mapping[str, float] | None = None) -> dic
         out |= _spread(name, times)
     if slo:
         out["request_goodput"] = sum(_meets(r.arrival_s, token_s[r.index], slo) for r in requests) / duration_s
-    return out | _server(played)
+    return out | _steady(played, token_s, first_s) | _server(played)
+
+
+def _steady(played: Played, token_s: Mapping[int, list[float]], first_s: float) -> dict[str, float]:
+    """Second by second over a fine grid would do; request by request it is exact."""
+    last_s = max(request.arrival_s for request in played.requests)
+    if last_s <= first_s:
+        return {}
+    low_s = first_s + 0.1 * (last_s - first_s)
+    middle_s = (low_s + last_s) / 2
+    late = [request for request in played.requests if request.arrival_s >= low_s]
+    halves = [0.0, 0.0]
+    for request in played.requests:
+        for half, (a, b) in enumerate(((low_s, middle_s), (middle_s, last_s))):
+            halves[half] += max(0.0, min(token_s[request.index][-1], b) - max(request.arrival_s, a))
+    return {
+        "drain_s": max(times[-1] for times in token_s.values()) - last_s,
+        "steady_requests": len(late),
+        "steady_mean_ttft_ms": 1e3 * np.mean([token_s[r.index][0] - r.arrival_s for r in late]),
+        "steady_growth": halves[1] / halves[0] if halves[0] else float("nan"),
+    }
 
 
 def _spread(name: str, seconds: list[float]) -> dict[str, float]:

@@ -45,6 +45,7 @@ def spec(scenario: Scenario, seqs: Sequence[int], tokens: Sequence[int], **field
             "max_num_batched_tokens": tuple(tokens),
             "trace_digest": scenario.trace.load().digest(),
             "profile_hash": toy_profile().hash(),
+            "num_seeds": 3,
             **fields,
         }
     )

@@ -13,7 +13,7 @@ from batchtwin.sim.cost.fit import (
     fit_constant,
     fit_host,
     fit_roofline,
-    held_out_error,
+    held_out_predictions,
     null_errors,
     summarize,
 )
@@ -76,7 +76,7 @@ def test_a_known_law_predicts_batches_it_has_not_seen() -> None:
     fresh = realistic(200, seed=3)
     error = summarize(fit(features, seconds).durations_s(fresh), TRUTH.durations_s(fresh))
     assert error.worst_percent < 0.01
-    assert held_out_error(features, seconds).median_percent < 0.01
+    assert summarize(held_out_predictions(features, seconds), seconds).median_percent < 0.01
 
 
 def test_the_held_out_error_is_the_noise_and_far_below_the_baselines() -> None:
@@ -84,7 +84,7 @@ def test_the_held_out_error_is_the_noise_and_far_below_the_baselines() -> None:
     features = realistic(240, seed=4)
     noise = np.random.default_rng(5).normal(1.0, 0.02, 240)
     seconds = TRUTH.durations_s(features) * noise
-    error = held_out_error(features, seconds)
+    error = summarize(held_out_predictions(features, seconds), seconds)
     assert 1.0 < error.median_percent < 2.0
     assert abs(error.bias_percent) < 0.5
     for name, null in null_errors(features, seconds, ROOFLINE).items():
