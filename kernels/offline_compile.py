@@ -156,9 +156,8 @@ def _attention(v: Variant, architecture: str) -> tuple[Any, dict[str, str], dict
     constants |= {"num_stages": launch.num_stages}
     pointers = dict.fromkeys(("query", "out"), f"*{v.query}") | dict.fromkeys(("parts", "log_sums"), "*fp32")
     pointers |= dict.fromkeys(("key_cache", "value_cache"), f"*{v.cache}") | dict.fromkeys(_UNALIGNED, "*i32")
-    options = {"num_warps": launch.num_warps}
     kernel = triton_kernels.decode_kernel if v.kernel == "decode" else triton_kernels.prefill_kernel
-    return kernel, pointers, constants | {"window": v.window, "softcap": v.softcap}, options
+    return kernel, pointers, constants | {"window": v.window, "softcap": v.softcap}, launch.options
 
 
 def _read_nvidia(asm: dict[str, Any]) -> tuple[int, int]:

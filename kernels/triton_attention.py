@@ -101,7 +101,7 @@ def prefill_attention(
             num_stages=launch.num_stages,
             window=options.window,
             softcap=options.softcap,
-            num_warps=launch.num_warps,
+            **launch.options,
         )
 
 
@@ -155,7 +155,7 @@ def decode_attention(
             num_stages=launch.num_stages,
             window=options.window,
             softcap=options.softcap,
-            num_warps=launch.num_warps,
+            **launch.options,
         )
         if splits.merged:
             _merge(parts, log_sums, splits.start_loc, metadata.num_decodes, out)

@@ -1,4 +1,4 @@
-"""The Triton kernels compiled for devices that are absent: what each takes of a multiprocessor, read from the binary."""
+"""The Triton kernels compiled for devices that are absent: what each takes, read from the binary."""
 
 from __future__ import annotations
 
