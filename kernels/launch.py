@@ -41,8 +41,11 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def launch_config(head_dim: int, group: int, query_bytes: int, *, decode: bool, architecture: str = "sm_90") -> Launch:
-    """Rows, tile, warps and stages for ``group`` query heads a KV head and elements of ``query_bytes``.
+def launch_config(
+    head_dim: int, group: int, query_bytes: int, cache_bytes: int, *, decode: bool, architecture: str = "sm_90"
+) -> Launch:
+    """Rows, tile, warps and stages for ``group`` query heads a KV head, queries of ``query_bytes`` an element and a
+    cache of ``cache_bytes``.
 
     ``architecture`` is "sm_80" (and what lies below sm_90), "sm_90" (and above) or "gfx942". What fits without
     register spills and within a block's shared memory there, as compiled by ``tests/kernels``; no GPU has timed it.
@@ -54,7 +57,7 @@ def launch_config(head_dim: int, group: int, query_bytes: int, *, decode: bool, 
     if query_bytes == 4:  # exact float32 products run outside the tensor cores and live in registers
         return Launch(rows if decode or dims > 128 else max(rows, 32), 16, 8, min(stages, 2))
     tile = max(32, 8192 // max(64, dims))  # 16 KiB of keys, whatever the head size
-    if decode and rows > 32:
+    if decode and (rows > 32 or cache_bytes < query_bytes):  # converting a tile of fp8 takes as many registers again
         return Launch(rows, tile, 8, stages)
     if decode:
         return Launch(rows, tile, 4, stages, None if architecture == "gfx942" else 168)

@@ -118,7 +118,14 @@ def decode_attention(
     num_kv_heads, head_dim = key_cache.shape[2:]
     num_heads = query.shape[1]
     group = num_heads // num_kv_heads
-    launch = launch_config(head_dim, group, query.element_size(), decode=True, architecture=_architecture(query.device))
+    launch = launch_config(
+        head_dim,
+        group,
+        query.element_size(),
+        key_cache.element_size(),
+        decode=True,
+        architecture=_architecture(query.device),
+    )
     splits = _splits(metadata, options.window)
     parts = log_sums = out
     if splits.merged:
