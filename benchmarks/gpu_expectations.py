@@ -101,7 +101,7 @@ def _programs(lens: list[int], shape: AttentionShape) -> int:
 def _prefill_table(shape: AttentionShape) -> Iterator[str]:
     yield "| prefill | MB | GFLOP | tile FLOPs | through L2, MB | programs | H100, µs | H200, µs | bound by |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    launch = launch_config(shape.head_dim, shape.group, shape.query_bytes, decode=False)
+    launch = launch_config(shape.head_dim, shape.group, shape.query_bytes, shape.cache_bytes, decode=False)
     block_q = launch.block_m // shape.group
     for name, rows in PREFILLS.items():
         work = prefill_work(rows, shape)

@@ -149,7 +149,12 @@ def _described(variant: Variant, architecture: str) -> tuple[Any, dict[str, str]
 
 def _attention(v: Variant, architecture: str) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
     launch = launch_config(
-        v.head_dim, v.group, QUERY_BYTES[v.query], decode=v.kernel == "decode", architecture=architecture
+        v.head_dim,
+        v.group,
+        QUERY_BYTES[v.query],
+        QUERY_BYTES.get(v.cache, 1),
+        decode=v.kernel == "decode",
+        architecture=architecture,
     )
     constants = {"group": v.group, "head_dim": v.head_dim, "padded_head_dim": padded(v.head_dim)}
     constants |= {"block_size": v.block_size, "block_m": launch.block_m, "tile": launch.tile}

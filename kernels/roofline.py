@@ -106,7 +106,7 @@ def decode_work(kv_lens: Sequence[int], shape: AttentionShape, gpu: Gpu) -> Work
     seen = _windowed(np.asarray(kv_lens, dtype=np.int64), shape.window)
     num_kv_tokens = int(seen.sum())
     splits = num_kv_splits(seen, shape.num_kv_heads, gpu.num_processors)
-    launch = launch_config(shape.head_dim, shape.group, shape.query_bytes, decode=True)
+    launch = launch_config(shape.head_dim, shape.group, shape.query_bytes, shape.cache_bytes, decode=True)
     query_bytes = 2 * seen.size * shape.num_q_heads * shape.head_dim * shape.query_bytes
     part_bytes = 2 * 4 * int(splits[splits > 1].sum()) * shape.num_q_heads * (shape.head_dim + 1)
     tiles = int((-(-seen // launch.tile)).sum())
@@ -122,7 +122,7 @@ def decode_work(kv_lens: Sequence[int], shape: AttentionShape, gpu: Gpu) -> Work
 
 def prefill_work(rows: Sequence[Row], shape: AttentionShape) -> Work:
     """New tokens over their context, causal, each row of ``rows`` one sequence."""
-    launch = launch_config(shape.head_dim, shape.group, shape.query_bytes, decode=False)
+    launch = launch_config(shape.head_dim, shape.group, shape.query_bytes, shape.cache_bytes, decode=False)
     block_q = launch.block_m // shape.group
     pairs = tile_tokens = tiles = needed = 0
     for context, new in rows:

@@ -78,6 +78,6 @@ def test_a_long_sequence_among_short_ones_does_not_run_alone() -> None:
 def test_unknown_shapes_get_rows_that_hold_their_group() -> None:
     for group in (1, 3, 16, 17, 71, 128):
         for decode in (True, False):
-            launch = launch_config(64, group, 2, decode=decode)
+            launch = launch_config(64, group, 2, 2, decode=decode)
             assert launch.block_m >= max(16, group)
             assert launch.block_m & (launch.block_m - 1) == 0
