@@ -14,7 +14,7 @@ MAX_SPLITS = 128
 MIN_SPLIT_TOKENS = 256
 """A part with fewer tokens would cost more in its float32 result and its merging than it reads."""
 PROGRAMS_PER_PROCESSOR = 8
-"""Two to four programs are resident on a multiprocessor; four rounds of two keep the last, partly filled one short."""
+"""Three decode programs are resident on a multiprocessor; eight a head leave the last, partly filled round short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,15 @@ class Launch:
     tile: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
+    """A thread's, told to the assembler: left to itself it stops at 128 and spills 4 bytes in some decode variants,
+    while shared memory keeps the blocks on a multiprocessor to three, for each of which 168 are there."""
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The keywords of a Triton launch that are no arguments of the kernel."""
+        bound = {"maxnreg": self.max_registers} if self.max_registers else {}
+        return {"num_warps": self.num_warps} | bound
 
 
 def padded(size: int) -> int:
@@ -32,8 +41,11 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def launch_config(head_dim: int, group: int, query_bytes: int, *, decode: bool, architecture: str = "sm_90") -> Launch:
-    """Rows, tile, warps and stages for ``group`` query heads a KV head and elements of ``query_bytes``.
+def launch_config(
+    head_dim: int, group: int, query_bytes: int, cache_bytes: int, *, decode: bool, architecture: str = "sm_90"
+) -> Launch:
+    """Rows, tile, warps and stages for ``group`` query heads a KV head, queries of ``query_bytes`` an element and a
+    cache of ``cache_bytes``.
 
     ``architecture`` is "sm_80" (and what lies below sm_90), "sm_90" (and above) or "gfx942". What fits without
     register spills and within a block's shared memory there, as compiled by ``tests/kernels``; no GPU has timed it.
@@ -45,8 +57,10 @@ def launch_config(head_dim: int, group: int, query_bytes: int, *, decode: bool, 
     if query_bytes == 4:  # exact float32 products run outside the tensor cores and live in registers
         return Launch(rows if decode or dims > 128 else max(rows, 32), 16, 8, min(stages, 2))
     tile = max(32, 8192 // max(64, dims))  # 16 KiB of keys, whatever the head size
+    if decode and (rows > 32 or cache_bytes < query_bytes):  # converting a tile of fp8 takes as many registers again
+        return Launch(rows, tile, 8, stages)
     if decode:
-        return Launch(rows, tile, 8 if rows > 32 else 4, stages)
+        return Launch(rows, tile, 4, stages, None if architecture == "gfx942" else 168)
     tall = 64 if dims > 128 or (dims > 64 and architecture == "sm_80") else 128
     return Launch(max(rows, tall), min(tile, 64), 8, stages)
 

@@ -149,16 +149,20 @@ def _described(variant: Variant, architecture: str) -> tuple[Any, dict[str, str]
 
 def _attention(v: Variant, architecture: str) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
     launch = launch_config(
-        v.head_dim, v.group, QUERY_BYTES[v.query], decode=v.kernel == "decode", architecture=architecture
+        v.head_dim,
+        v.group,
+        QUERY_BYTES[v.query],
+        QUERY_BYTES.get(v.cache, 1),
+        decode=v.kernel == "decode",
+        architecture=architecture,
     )
     constants = {"group": v.group, "head_dim": v.head_dim, "padded_head_dim": padded(v.head_dim)}
     constants |= {"block_size": v.block_size, "block_m": launch.block_m, "tile": launch.tile}
     constants |= {"num_stages": launch.num_stages}
     pointers = dict.fromkeys(("query", "out"), f"*{v.query}") | dict.fromkeys(("parts", "log_sums"), "*fp32")
     pointers |= dict.fromkeys(("key_cache", "value_cache"), f"*{v.cache}") | dict.fromkeys(_UNALIGNED, "*i32")
-    options = {"num_warps": launch.num_warps}
     kernel = triton_kernels.decode_kernel if v.kernel == "decode" else triton_kernels.prefill_kernel
-    return kernel, pointers, constants | {"window": v.window, "softcap": v.softcap}, options
+    return kernel, pointers, constants | {"window": v.window, "softcap": v.softcap}, launch.options
 
 
 def _read_nvidia(asm: dict[str, Any]) -> tuple[int, int]:

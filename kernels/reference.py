@@ -18,9 +18,10 @@ def write_kv(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> None:
-    """Store the new ``key`` and ``value`` [T, n_kv_heads, head_dim] at ``slot_mapping`` [T]; a slot below 0 is nobody's.
+    """Store the new ``key`` and ``value`` [T, n_kv_heads, head_dim] at ``slot_mapping`` [T].
 
-    An fp8 cache holds them divided by the scale of its tensor, clipped to what is finite.
+    A slot below 0 is a padding token's. An fp8 cache holds them divided by the scale of its
+    tensor, clipped to what is finite.
     """
     block_size = key_cache.shape[1]
     for row, slot in enumerate(slot_mapping.tolist()):

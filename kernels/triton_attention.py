@@ -101,7 +101,7 @@ def prefill_attention(
             num_stages=launch.num_stages,
             window=options.window,
             softcap=options.softcap,
-            num_warps=launch.num_warps,
+            **launch.options,
         )
 
 
@@ -118,7 +118,14 @@ def decode_attention(
     num_kv_heads, head_dim = key_cache.shape[2:]
     num_heads = query.shape[1]
     group = num_heads // num_kv_heads
-    launch = launch_config(head_dim, group, query.element_size(), decode=True, architecture=_architecture(query.device))
+    launch = launch_config(
+        head_dim,
+        group,
+        query.element_size(),
+        key_cache.element_size(),
+        decode=True,
+        architecture=_architecture(query.device),
+    )
     splits = _splits(metadata, options.window)
     parts = log_sums = out
     if splits.merged:
@@ -155,7 +162,7 @@ def decode_attention(
             num_stages=launch.num_stages,
             window=options.window,
             softcap=options.softcap,
-            num_warps=launch.num_warps,
+            **launch.options,
         )
         if splits.merged:
             _merge(parts, log_sums, splits.start_loc, metadata.num_decodes, out)

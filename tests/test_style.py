@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 60
-KERNEL_BODIES = {"kernels/triton_kernels.py"}
+KERNEL_BODIES = {"kernels/triton_kernels.py", "kernels/triton_tiles.py"}
 FOLDERS = "scheduler traces sim kernels executor experiments dashboard testing benchmarks".split()  # noqa: SIM905
 
 

@@ -43,9 +43,11 @@ def full(architecture: str) -> list[Variant]:
 
 
 def max_registers(variant: Variant) -> int:
-    """A thread's: the decode kernel, which lives by having many loads in flight, must leave room for three blocks of
-    128 threads a multiprocessor (65,536 registers), the small ones for eight.
+    """A thread's: the decode kernel, which lives by having many loads in flight, must leave room on a multiprocessor
+    (65,536 registers) for three blocks of 128 threads, or over fp8 for two of 256; the small ones for eight of 128.
     """
     if variant.kernel == "prefill" or variant.group > 32:
         return 255
-    return 170 if variant.kernel == "decode" else 64
+    if variant.kernel == "decode":
+        return 168 if variant.cache == variant.query else 128
+    return 64
