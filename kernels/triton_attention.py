@@ -66,7 +66,12 @@ def prefill_attention(
     num_kv_heads, head_dim = key_cache.shape[2:]
     group = query.shape[1] // num_kv_heads
     launch = launch_config(
-        head_dim, group, query.element_size(), decode=False, architecture=_architecture(query.device)
+        head_dim,
+        group,
+        query.element_size(),
+        key_cache.element_size(),
+        decode=False,
+        architecture=_architecture(query.device),
     )
     num_seqs = metadata.num_seqs - first_seq
     # A decode in front has one token, so the rows behind ``first_seq`` decodes are known without reading anything.
