@@ -7,7 +7,7 @@ record can be laid under another clock (``retimed``), which is how an error is s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -71,14 +71,14 @@ class Recorder:
 
     def __init__(self, num_requests: int, replica: int = 0) -> None:
         self.replica = replica
-        self._requests: dict[str, MutableSequence[Any]] = {
+        self._base = 0  # the first request whose row is here
+        self._requests: dict[str, array[Any]] = {
             name: array("d" if name in FLOAT_COLUMNS else "q", (-1,)) * num_requests for name in REQUEST_COLUMNS
         }
         self._bind()
-        self._last: MutableSequence[int] = (
-            array("q", (-1,)) * num_requests
-        )  # iteration of the last token so far, of those that left the cohort
-        self._seated: MutableSequence[int] = bytearray(num_requests)
+        # Iteration of the last token so far, of those that left the cohort.
+        self._last = array("q", (-1,)) * num_requests
+        self._seated = array("b", (0,)) * num_requests
         self._rows = IterationRows()
         self._blocks: list[FloatArray] = []
         self._gaps: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ class Recorder:
 
     def arrived(self, request: Request, due_s: float) -> None:
         """A request reached the server at ``request.arrival_s``."""
-        row = request.index
+        row = request.index - self._base
         self._due[row] = due_s
         self._arrival[row] = request.arrival_s
         self._prompts[row] = request.num_prompt_tokens
@@ -105,7 +105,7 @@ class Recorder:
         """A batch ended."""
         i = self.num_iterations
         for request in batch.admitted:
-            self._scheduled[request.index] = i
+            self._scheduled[request.index - self._base] = i
         if batch.preempted or batch.stalled:
             self._unseat(batch)
         previous_tick, num_itl = -1, batch.num_members
@@ -151,7 +151,7 @@ class Recorder:
     def finished(self, requests: list[Request]) -> None:
         """These got their last token in the iteration recorded last."""
         for request in requests:
-            row = request.index
+            row = request.index - self._base
             self._last_at[row] = self.num_iterations - 1
             self._outputs[row] = request._output_tokens
             self._preemptions[row] = request.num_preemptions
@@ -173,8 +173,8 @@ class Recorder:
 
     def _unseat(self, batch: Batch) -> None:
         for request in (*batch.preempted, *batch.stalled):
-            row = request.index
-            if self._seated[row]:
+            row = request.index - self._base
+            if row >= 0 and self._seated[row]:
                 self._last[row] = max(self._last[row], self._last_tick)
                 self._seated[row] = 0
 
@@ -186,7 +186,7 @@ class Recorder:
         for request in self._fresh.values():
             seat = seats.get(request.rank)
             if seat is not None and seat.request is request:
-                self._gaps.append((self._last[request.index], i))
+                self._gaps.append((self._last[request.index - self._base], i))
                 count += 1
         self._fresh = {}
         return count
@@ -196,7 +196,7 @@ class Recorder:
             if not chunk.samples:
                 continue
             request = chunk.request
-            row = request.index
+            row = request.index - self._base
             if self._first[row] < 0:
                 self._first[row] = i
             else:

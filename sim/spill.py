@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import MutableSequence
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,51 +36,6 @@ class Sink(Protocol):
         ...
 
 
-class Window(MutableSequence[Any]):
-    """A column of which only the rows from ``base`` on are still here. Rows before it are done with: they read as the
-    default, and writing them does nothing.
-    """
-
-    def __init__(self, typecode: str, default: int) -> None:
-        self._values = array(typecode)
-        self._default = default
-        self._base = 0
-
-    def __len__(self) -> int:
-        return self._base + len(self._values)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._values[row - self._base] if row >= self._base else self._default
-
-    def __setitem__(self, row: Any, value: Any) -> None:
-        if row >= self._base:
-            self._values[row - self._base] = value
-
-    def reach(self, row: int) -> None:
-        """Make room up to ``row``."""
-        missing = row + 1 - len(self)
-        if missing > 0:
-            self._values.extend(array(self._values.typecode, (self._default,)) * missing)
-
-    def drop(self, count: int) -> array[Any]:
-        """Take the first ``count`` rows away; returns them."""
-        taken = self._values[:count]
-        del self._values[:count]
-        self._base += count
-        return taken
-
-    def leading(self, value: int) -> int:
-        """How many rows from the first on hold ``value``."""
-        return next((i for i, found in enumerate(self._values) if found != value), len(self._values))
-
-    def __delitem__(self, row: Any) -> None:
-        raise TypeError("Rows leave a window from the front.")
-
-    def insert(self, index: int, value: Any) -> None:
-        """Not what a window is for."""
-        raise TypeError("Rows enter a window at the end.")
-
-
 class SpillingRecorder(Recorder):
     """Hands iterations and gaps on as blocks of them fill, and requests when all before them have finished too. What it
     keeps grows with the requests that are under way, not with the trace. For a single replica.
@@ -89,27 +44,28 @@ class SpillingRecorder(Recorder):
     def __init__(self, sink: Sink) -> None:
         super().__init__(0)
         self._sink = sink
-        self._windows = {name: Window("d" if name in FLOAT_COLUMNS else "q", -1) for name in REQUEST_COLUMNS}
-        self._state = (Window("q", -1), Window("B", 0), Window("B", 0))
-        self._requests = dict(self._windows)
-        self._last, self._seated, self._ended = self._state
+        self._requests = {name: array("d" if name in FLOAT_COLUMNS else "q") for name in REQUEST_COLUMNS}
+        self._last, self._seated, self._ended = array("q"), array("b"), array("b")
         self._bind()
+        self._num_rows = self._num_arrived = 0  # that are here, and of those the ones that arrived
         self._num_ended = 0  # since requests were handed on
 
     def arrived(self, request: Request, due_s: float) -> None:
         """A request reached the server at ``request.arrival_s``."""
-        for window in (*self._windows.values(), *self._state):
-            window.reach(request.index)
+        row = request.index - self._base
+        self._num_arrived = max(self._num_arrived, row + 1)
+        while row >= self._num_rows:
+            self._make_room()
         super().arrived(request, due_s)
 
     def finished(self, requests: list[Request]) -> None:
         """These got their last token in the iteration recorded last."""
         super().finished(requests)
         for request in requests:
-            self._ended[request.index] = 1
+            self._ended[request.index - self._base] = 1
         self._num_ended += len(requests)
         if self._num_ended >= CHUNK_ROWS:
-            self._hand_on(self._ended.leading(1))
+            self._hand_on(next((row for row, ended in enumerate(self._ended) if not ended), self._num_rows))
 
     def completed(self, batch: Batch, launched_s: float, execution: Execution, finished: list[Request]) -> None:
         """A batch ended."""
@@ -121,7 +77,7 @@ class SpillingRecorder(Recorder):
         """Hand the rest on; returns what the sink has."""
         self._flush()
         self._hand_on_gaps()
-        self._hand_on(len(self._ended))
+        self._hand_on(self._num_arrived)
         return self._sink.records()
 
     def _flush(self) -> None:
@@ -132,12 +88,25 @@ class SpillingRecorder(Recorder):
         self._blocks.clear()
 
     def _hand_on(self, count: int) -> None:
+        """Give the first ``count`` rows away: they are done with."""
         self._num_ended = 0
-        columns = {name: column(name, np.array(window.drop(count))) for name, window in self._windows.items()}
-        for window in self._state:
-            window.drop(count)
-        if len(columns["due_s"]):
-            self._sink.requests(columns)
+        if count:
+            self._sink.requests({name: column(name, np.array(rows[:count])) for name, rows in self._requests.items()})
+        for rows in self._arrays():
+            del rows[:count]
+        self._base += count
+        self._num_rows -= count
+        self._num_arrived -= count
+
+    def _make_room(self) -> None:
+        for rows in self._arrays():
+            empty = 0 if rows.typecode == "b" else -1
+            rows.extend(array(rows.typecode, (empty,)) * CHUNK_ROWS)
+        self._num_rows += CHUNK_ROWS
+
+    def _arrays(self) -> Iterator[array[Any]]:
+        yield from self._requests.values()
+        yield from (self._last, self._seated, self._ended)
 
     def _hand_on_gaps(self) -> None:
         if self._gaps:

@@ -17,7 +17,6 @@ from batchtwin.sim import iteration_rows, records, spill
 from batchtwin.sim.cost_backend import CostModelBackend
 from batchtwin.sim.iteration_rows import FEW_HAVE, PACKED, RECORDED, IterationRows, pack
 from batchtwin.sim.records import Records
-from batchtwin.sim.spill import Window
 
 PROFILE = toy_profile()
 
@@ -142,15 +141,3 @@ def test_a_stretch_is_written_out_as_the_steps_it_stands_for(pieces: list[tuple[
             expected.append(more)
     assert rows.take().tolist() == expected
     assert rows.take().shape == (0, len(RECORDED))
-
-
-def test_rows_before_a_window_are_done_with() -> None:
-    window = Window("q", -1)
-    window.reach(4)
-    window[0], window[3] = 10, 13
-    assert window.drop(2).tolist() == [10, -1]
-    window[1] = 99
-    window.reach(5)
-    assert [window[row] for row in range(6)] == [-1, -1, -1, 13, -1, -1]
-    assert len(window) == 6
-    assert window.drop(10).tolist() == [-1, 13, -1, -1]
