@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging as levels
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -172,7 +173,7 @@ def _check_folder(name: str) -> None:
 def _quiet() -> Iterator[None]:
     """Without transformers' own report of what it loaded: what is wrong is said in one sentence."""
     before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(levels.ERROR)
     try:
         yield
     finally:

@@ -143,7 +143,9 @@ def _profile(
             },
             repeat_noise_percent=100.0 * float(np.median([_relative_iqr(row.times_s) for row in measured])),
             spread=SpreadFacts(kinds=spread_by_kind(features, unseen_s, medians_s), drift=drift(repeats)),
-            curve=error_curve(features, repeats, [row.at_s for row in measured], law.capture_sizes),
+            curve=error_curve(
+                features, [row.times_s for row in measured], [row.at_s for row in measured], law.capture_sizes
+            ),
         ),
         memory=memory,
         provenance=opened.describe(),
