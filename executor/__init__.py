@@ -15,13 +15,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if TYPE_CHECKING:
     from .backend import DeviceBackend, MeasuredStep
     from .calibration import MeasuredBatch, measure_batches
+    from .checkpoints import PRESETS
     from .design import calibration_batches, design_batch
     from .engine import Engine
-    from .errors import DeviceUnavailable, ExecutorError, KVCacheTooLarge, ModelUnavailable
-    from .models import PRESETS, LoadedModel, ModelShape, load_model
+    from .errors import DeviceUnavailable, ExecutorError, KVCacheTooLarge, ModelUnavailable, OutOfMemory
+    from .models import LoadedModel, ModelShape, load_model
+    from .sampling import SamplingParams
 
 _MODULE_OF = {
-    "PRESETS": "models",
+    "PRESETS": "checkpoints",
     "DeviceBackend": "backend",
     "DeviceUnavailable": "errors",
     "Engine": "engine",
@@ -32,6 +34,8 @@ _MODULE_OF = {
     "MeasuredStep": "backend",
     "ModelShape": "models",
     "ModelUnavailable": "errors",
+    "OutOfMemory": "errors",
+    "SamplingParams": "sampling",
     "calibration_batches": "design",
     "design_batch": "design",
     "load_model": "models",
@@ -50,6 +54,8 @@ __all__ = [
     "MeasuredStep",
     "ModelShape",
     "ModelUnavailable",
+    "OutOfMemory",
+    "SamplingParams",
     "calibration_batches",
     "design_batch",
     "load_model",

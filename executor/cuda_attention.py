@@ -2,66 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..kernels import triton_attention, triton_write_kv
-from ..kernels.metadata import AttentionMetadata, pack
-from ..kernels.triton_attention import AttentionOptions
 
 if TYPE_CHECKING:
-    from ..scheduler.shapes import ForwardShapes
+    from ..kernels.metadata import AttentionMetadata
+    from .attention import LayerCall
     from .kv_cache import PagedKVCache
 
 
 class TritonPagedBatch:
-    """The index arrays go to the device once for each sliding window of the model; nothing is read back."""
+    """The index arrays are on the device already and serve every layer; nothing is read back."""
 
-    def __init__(self, cache: PagedKVCache, shapes: ForwardShapes, device: torch.device, num_processors: int) -> None:
+    def __init__(self, cache: PagedKVCache, metadata: AttentionMetadata) -> None:
         self._layers = cache.layers
-        self._shapes = shapes
-        self._device = device
-        self._num_processors = num_processors
-        self._metadata: dict[int, AttentionMetadata] = {}
+        self._metadata = metadata
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        scaling: float | None,
-        window: int,
-        options: dict[str, Any],
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
         """As ``PagedAttention.attend``."""
-        query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         if query.stride(2) != 1:
             query = query.contiguous()
-        metadata = self._metadata.get(window)
-        if metadata is None:
-            metadata = self._metadata[window] = self._pack(window, key.shape[1])
-        scale = query.shape[2] ** -0.5 if scaling is None else scaling
-        triton_write_kv.write_kv(key, value, *self._layers[layer], metadata.slot_mapping)
+        key_cache, value_cache = self._layers[call.layer]
+        triton_write_kv.write_kv(key, value, key_cache, value_cache, self._metadata.slot_mapping)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        triton_attention.paged_attention(
-            query, *self._layers[layer], metadata, AttentionOptions(scale, window=window), out
-        )
-        return out[None]
-
-    def _pack(self, window: int, num_kv_heads: int) -> AttentionMetadata:
-        shapes = self._shapes
-        return pack(
-            shapes.query_start_loc,
-            shapes.seq_lens,
-            shapes.block_tables,
-            shapes.slot_mapping,
-            num_decodes=shapes.num_decode_rows,
-            num_kv_heads=num_kv_heads,
-            num_processors=self._num_processors,
-            windows=(window,),
-        ).to(self._device)
+        options = triton_attention.AttentionOptions(call.scale, window=call.window, softcap=call.softcap)
+        triton_attention.paged_attention(query, key_cache, value_cache, self._metadata, options, out)
+        return out

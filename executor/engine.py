@@ -1,9 +1,10 @@
-"""The engine: a batch in, one greedy token for everybody who samples out."""
+"""The engine: a batch in, one token for everybody who samples out."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,18 @@ import torch
 from torch import Tensor
 
 from ..kernels.cpu_attention import prepare, set_threads
+from ..kernels.errors import KernelError
 from ..scheduler.batch import Batch
 from ..scheduler.request import Request
 from ..scheduler.shapes import ForwardShapes, forward_shapes
-from .attention import CpuPagedBatch, PagedAttention
 from .design import design_batch
-from .errors import KVCacheTooLarge
+from .devices import is_out_of_memory
+from .errors import DeviceUnavailable, KVCacheTooLarge, OutOfMemory
+from .graphs import CudaGraphs
 from .kv_cache import PagedKVCache
 from .models import LoadedModel
+from .runners import CpuRunner, Runner, Taken
+from .sampling import SamplingParams, sample
 from .tokens import TokenStore
 
 
@@ -68,14 +73,25 @@ class Step:
 
 
 class Engine:
-    """Runs batches on a model and its paged KV cache. Sampling is greedy; a request ends when the scheduler says so.
+    """Runs batches on a model and its paged KV cache. A request ends when the scheduler says so; how its tokens are
+    chosen is what ``sampling`` says of it (greedily, if nothing is given).
 
     Steps are finished in the order in which they were launched; one may be launched while another is not finished.
-    ``threads`` sets the CPU threads of the whole process (default: as many as torch has).
+    ``threads`` sets the CPU threads of the whole process (default: as many as torch has). On a CUDA device decode
+    steps with contexts up to ``max_model_len`` are replayed from graphs, captured at ``capture_sizes``; a CPU has none.
     """
 
     def __init__(
-        self, loaded: LoadedModel, *, num_gpu_blocks: int, block_size: int, seed: int = 0, threads: int | None = None
+        self,
+        loaded: LoadedModel,
+        *,
+        num_gpu_blocks: int,
+        block_size: int,
+        seed: int = 0,
+        threads: int | None = None,
+        sampling: Callable[[Request], SamplingParams] | None = None,
+        capture_sizes: tuple[int, ...] = (),
+        max_model_len: int | None = None,
     ) -> None:
         if num_gpu_blocks < 2 or block_size < 1:
             raise KVCacheTooLarge(
@@ -88,17 +104,19 @@ class Engine:
         self.device = torch.device(loaded.device)
         self.cache = PagedKVCache(num_gpu_blocks, block_size, loaded.shape, loaded.device, loaded.model.dtype)
         self.tokens = TokenStore(loaded.shape.vocab_size, seed)
+        self.sampling = sampling
         self._in_flight: deque[Step] = deque()
-        if self.device.type == "cuda":
-            self._num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
-        self._warm_up()
+        self.capture_sizes = capture_sizes if loaded.device == "cuda" else ()
+        self._runner = self._make_runner(capture_sizes, max_model_len or loaded.shape.max_model_len)
+        with _at_start(self):
+            self._warm_up()
 
     def run(self, batch: Batch) -> dict[str, int]:
         """Forward and sampling. Gives the token of everybody who gets one, by request id."""
         return self.finish(self.launch(batch))
 
     def launch(self, batch: Batch) -> Step:
-        """Start ``batch``: on a CUDA device this returns before it has run."""
+        """Start ``batch``: on a CUDA device this returns before it has run. Raises ``OutOfMemory``."""
         step = Step(self.device)
         self.cache.swap_out(batch.copies_out)
         self.cache.swap_in(batch.copies_in)
@@ -106,7 +124,12 @@ class Engine:
         step.requests = [shapes.requests[seq] for seq in shapes.sample_seqs.tolist()]
         step.positions = shapes.seq_lens[shapes.sample_seqs].tolist()
         step.finishing = batch.finishing
-        step.launched(self._forward(shapes))
+        try:
+            step.launched(self._tokens_of(shapes, step))
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(_out_of_memory(self, shapes)) from error
+            raise
         self._in_flight.append(step)
         return step
 
@@ -124,52 +147,83 @@ class Engine:
         """Every token that ``request_id`` has been given so far."""
         return self.tokens.outputs(request_id)
 
+    def reset(self, seed: int) -> None:
+        """Forget every request, as a new engine would; captured graphs and compiled kernels stay."""
+        self._in_flight.clear()
+        self.tokens = TokenStore(self.loaded.shape.vocab_size, seed)
+
+    def _make_runner(self, sizes: tuple[int, ...], max_model_len: int) -> Runner:
+        if self.device.type == "cpu":
+            return CpuRunner(self.loaded, self.cache)
+        from .cuda_attention import TritonPagedBatch
+        from .cuda_runner import CudaRunner, GraphPlan
+
+        return CudaRunner(
+            self.loaded,
+            self.cache,
+            num_processors=torch.cuda.get_device_properties(self.device).multi_processor_count,
+            graphs=GraphPlan(sizes, max_model_len) if sizes else None,
+            attention=TritonPagedBatch,
+            capture=CudaGraphs(),
+        )
+
+    @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Compile, load and initialise now what the first steps would otherwise be charged with."""
+        """Compile, load, capture and initialise now what the first steps would otherwise be charged with."""
         if self.device.type == "cpu":
             prepare()
         num_blocks, block_size = self.cache.num_blocks, self.cache.block_size
         if num_blocks > 4:
             batch = design_batch([1], [(0, 2)], block_size=block_size, num_gpu_blocks=num_blocks)
             self._forward(forward_shapes(batch, block_size, lambda _, start, stop: np.zeros(stop - start, np.int64)))
+        self._runner.capture_all()
+
+    @torch.inference_mode()
+    def _tokens_of(self, shapes: ForwardShapes, step: Step) -> Tensor:
+        if not shapes.input_tokens.size:
+            return torch.zeros(0, dtype=torch.int64, device=self.device)
+        logits = self._forward(shapes)
+        params = [self.sampling(request) for request in step.requests] if self.sampling else []
+        return sample(logits, params, step.positions)
 
     @torch.inference_mode()
     def _forward(self, shapes: ForwardShapes) -> Tensor:
-        if not shapes.input_tokens.size:
-            return torch.zeros(0, dtype=torch.int64, device=self.device)
-        input_ids = torch.from_numpy(shapes.input_tokens).to(self.device)
-        self._take_tokens_in_flight(input_ids, shapes)
-        logits = self.loaded.model(
-            input_ids=input_ids[None],
-            position_ids=torch.from_numpy(shapes.positions).to(self.device)[None],
-            use_cache=False,
-            logits_to_keep=torch.from_numpy(shapes.sample_rows).to(self.device),
-            paged=self._attention(shapes),
-        ).logits[0]
-        return _argmax(logits)
+        return self._runner.forward(shapes, self._tokens_in_flight(shapes) if self._in_flight else None)
 
-    def _attention(self, shapes: ForwardShapes) -> PagedAttention:
-        if self.device.type == "cpu":
-            return CpuPagedBatch(self.cache, shapes)
-        from .cuda_attention import TritonPagedBatch
-
-        return TritonPagedBatch(self.cache, shapes, self.device, self._num_processors)
-
-    def _take_tokens_in_flight(self, input_ids: Tensor, shapes: ForwardShapes) -> None:
-        """Decodes whose input a launched, unfinished step is producing take it on the device."""
+    def _tokens_in_flight(self, shapes: ForwardShapes) -> Taken | None:
+        """The inputs of decodes that a launched, unfinished step is producing: they are taken on the device."""
         n = shapes.num_decode_rows
+        known: dict[tuple[str, int], int] = {}
         for step in self._in_flight:
-            wanted = zip(step.requests, step.positions, strict=True)
-            rank_of = {(request.request_id, position): rank for rank, (request, position) in enumerate(wanted)}
-            decodes = zip(shapes.requests[:n], shapes.positions[:n].tolist(), strict=True)
-            ranks = [rank_of.get((request.request_id, position), -1) for request, position in decodes]
-            rows = [row for row, rank in enumerate(ranks) if rank >= 0]
-            if rows:
-                input_ids[rows] = step.sampled[[ranks[row] for row in rows]]
+            for request, position in zip(step.requests, step.positions, strict=True):
+                known[request.request_id, position] = len(known)
+        decodes = zip(shapes.requests[:n], shapes.positions[:n].tolist(), strict=True)
+        index = np.array([known.get((request.request_id, at), -1) for request, at in decodes], dtype=np.int64)
+        rows = np.flatnonzero(index >= 0)
+        if not rows.size:
+            return None
+        return Taken(rows, index[rows], torch.cat([step.sampled for step in self._in_flight]))
 
 
-def _argmax(logits: Tensor) -> Tensor:
-    """[rows] the first largest of each row. numpy's is ten times as fast on the CPU, but knows no bfloat16."""
-    if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        return torch.from_numpy(np.argmax(logits.numpy(), axis=-1))
-    return logits.argmax(dim=-1)
+@contextmanager
+def _at_start(engine: Engine) -> Iterator[None]:
+    """Say what took the memory, or that the kernels cannot be compiled, in one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(_out_of_memory(engine, None)) from error
+    except KernelError as error:
+        raise DeviceUnavailable(str(error)) from error
+
+
+def _out_of_memory(engine: Engine, shapes: ForwardShapes | None) -> str:
+    """What took the memory, and which knob to turn."""
+    weights = sum(weight.nbytes for weight in engine.loaded.model.parameters())
+    what = "the first step" if shapes is None else f"a step of {shapes.input_tokens.size} tokens"
+    return (
+        f"The memory of {engine.loaded.device} ran out in {what}: the weights take {weights / 1e9:.2f} GB and "
+        f"{engine.cache.num_blocks} KV blocks {engine.cache.num_bytes / 1e9:.2f} GB; lower num_gpu_blocks, or "
+        f"max_num_batched_tokens, which decides how large a step is."
+    )

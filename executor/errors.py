@@ -17,5 +17,9 @@ class DeviceUnavailable(ExecutorError):
     """A device that this machine or this installation does not have."""
 
 
-class KVCacheTooLarge(ExecutorError):
+class OutOfMemory(ExecutorError):
+    """The device's memory ran out: at start, or in a step."""
+
+
+class KVCacheTooLarge(OutOfMemory):
     """A KV pool that does not fit the device's memory."""

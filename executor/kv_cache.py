@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from .devices import free_memory_bytes
 from .errors import KVCacheTooLarge
 from .models import ModelShape
+
+
+def check_room(num_blocks: int, block_size: int, num_bytes: int, device: str) -> None:
+    """Raise ``KVCacheTooLarge`` before the memory is taken: a CPU would hand it out and be killed when it is filled."""
+    free = free_memory_bytes(device)
+    if num_bytes > free:
+        raise KVCacheTooLarge(
+            f"A KV cache of {num_blocks} blocks of {block_size} tokens takes {num_bytes / 1e9:.1f} GB, but beside the "
+            f"weights {device} has {free / 1e9:.1f} GB free: lower num_gpu_blocks."
+        )
 
 
 class PagedKVCache:
@@ -21,6 +33,7 @@ class PagedKVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         layout = (2, shape.num_layers, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        check_room(num_blocks, block_size, math.prod(layout) * dtype.itemsize, device)
         try:
             self._data = torch.empty(layout, device=device, dtype=dtype)
         except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU's allocator raises a plain one

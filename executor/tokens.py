@@ -7,12 +7,13 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scheduler.request import Request
+from ..scheduler.request import Request, RequestStatus
 
 IntArray = NDArray[np.int64]
 
 OUTPUT_STREAM = "out:"
 _INITIAL_CAPACITY = 64
+_MIN_CHECKED = 64
 
 
 class TokenStore:
@@ -20,13 +21,15 @@ class TokenStore:
 
     A token ``(stream, offset)`` of a trace gets an id from the seed, the same wherever it occurs. In a stream
     ``out:<request>`` it is what that request produced; a token not produced (yet, or ever) falls back on the seed.
-    A prompt is made once, when its first token is asked for: what a request reads does not change under it.
+    A prompt is made once, when its first token is asked for: what a request reads does not change under it. It is
+    dropped when the request finishes or is aborted; outputs stay, since a later prompt may name them.
     """
 
     def __init__(self, vocab_size: int, seed: int) -> None:
         self._vocab_size = vocab_size
         self._seed = seed
-        self._prompts: dict[str, IntArray] = {}
+        self._prompts: dict[str, tuple[Request, IntArray]] = {}
+        self._check_at = _MIN_CHECKED
         self._outputs: dict[str, IntArray] = {}
         self._num_outputs: dict[str, int] = {}
 
@@ -35,12 +38,16 @@ class TokenStore:
         prompt_len = request.num_prompt_tokens
         if start >= prompt_len:
             return self._output_ids(request.request_id, start - prompt_len, stop - prompt_len)
-        prompt = self._prompts.get(request.request_id)
-        if prompt is None:
-            prompt = self._prompts[request.request_id] = self._make_prompt(request)
+        known = self._prompts.get(request.request_id)
+        prompt = self._remember_prompt(request) if known is None else known[1]
         if stop <= prompt_len:
             return prompt[start:stop]
         return np.concatenate((prompt[start:], self._output_ids(request.request_id, 0, stop - prompt_len)))
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts kept."""
+        return len(self._prompts)
 
     def record(self, request: Request, position: int, token: int) -> None:
         """The model gave ``token`` for ``position`` of ``request``. Giving it again overwrites it."""
@@ -54,6 +61,17 @@ class TokenStore:
     def release(self, request: Request) -> None:
         """``request`` is finished: its prompt is not needed again, its outputs may be (by a later turn)."""
         self._prompts.pop(request.request_id, None)
+
+    def _remember_prompt(self, request: Request) -> IntArray:
+        """Nobody tells the device of an abort, so the aborted are looked for whenever the prompts have doubled."""
+        if len(self._prompts) >= self._check_at:
+            ended = [name for name, (asked, _) in self._prompts.items() if asked.status == RequestStatus.ABORTED]
+            for name in ended:
+                del self._prompts[name]
+            self._check_at = max(_MIN_CHECKED, 2 * len(self._prompts))
+        prompt = self._make_prompt(request)
+        self._prompts[request.request_id] = (request, prompt)
+        return prompt
 
     def outputs(self, request_id: str) -> list[int]:
         """What ``request_id`` has produced so far."""

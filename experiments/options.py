@@ -84,6 +84,8 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
         own = {"dtype": profile.model.dtype, "device": profile.device.type}
         fields |= {name: value for name, value in own.items() if fields[name] is None}
         fields["block_size"] = profile.block_size
+        if profile.memory is not None and options["num_gpu_blocks"] is None and options["kv_memory_bytes"] is None:
+            fields["num_gpu_blocks"] = profile.memory.num_gpu_blocks
         if options["threads"] is None and profile.device.type == "cpu":
             fields["threads"] = profile.device.threads
     fields = {name: value for name, value in fields.items() if value is not None}

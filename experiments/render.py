@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
-from ..sim.cost.profile import Profile
+from ..sim.cost.profile import FitFacts, MemoryFacts, Profile
 from ..sim.cost.spread import LEVEL
 from ..sim.facts import ROOFLINE
 from .grid import Cell, policy_label
@@ -140,12 +140,46 @@ def print_profile(profile: Profile, path: Path) -> None:
         f"Intervals at {LEVEL:.0%} let steps of decodes take {fast.decode:.2f} to {slow.decode:.2f} times as long, "
         f"steps with prompts {fast.prefill:.2f} to {slow.prefill:.2f} times."
     )
+    if law.capture_sizes:
+        console.print(
+            f"Decodes alone are replayed at {len(law.capture_sizes)} captured sizes up to {law.capture_sizes[-1]}; "
+            f"launched operator by operator, a step takes {law.eager_s * 1e3:.2f} ms more."
+        )
+    if fit.curve:
+        _print_curve(console, fit)
+    if profile.memory is not None:
+        _print_memory(console, profile.memory)
     if fit.repeat_noise_percent > BUSY_PERCENT:
         console.print(
             f"[yellow]The same batch varied by {fit.repeat_noise_percent:.0f} % from one time to the next: this "
             f"machine was busy, and predictions cannot be better than that. Calibrate again when it is quiet.[/]"
         )
     console.print(f"Wrote {path} (hash {profile.hash()})")
+
+
+def _print_curve(console: Console, fit: FitFacts) -> None:
+    """Error against minutes spent: whether more time would have paid."""
+    table = make_table(
+        "Minutes", "Batches", "Measurements", "Median", "P90", title="Held-out error had it stopped then (%)"
+    )
+    for point in fit.curve:
+        table.add_row(
+            f"{point.minutes:.2f}",
+            str(point.num_batches),
+            str(point.num_measurements),
+            f"{point.median_percent:.1f}",
+            f"{point.p90_percent:.1f}",
+        )
+    _print_table(console, table)
+
+
+def _print_memory(console: Console, memory: MemoryFacts) -> None:
+    console.print(
+        f"{memory.num_gpu_blocks:,} KV blocks in {memory.gpu_memory_utilization:.0%} of "
+        f"{memory.total_bytes / 1e9:.1f} GB: weights take {memory.weight_bytes / 1e9:.1f} GB, activations at "
+        f"{memory.max_num_batched_tokens} tokens {memory.activation_peak_bytes / 1e9:.1f} GB, others "
+        f"{memory.other_bytes / 1e9:.1f} GB."
+    )
 
 
 def print_run(run: Run, path: Path | None) -> None:
@@ -212,6 +246,8 @@ def print_sweep(sweep: Sweep) -> None:
     objective = sweep.spec.objective
     for policy in sweep.spec.policies:
         _print_table(console, _grid_table(sweep, policy, measured))
+    for cell, reason in list(sweep.not_measured().items())[:3]:
+        console.print(f"[yellow]{cell.key} could not be measured: {reason}[/]")
     for result in without[:3]:
         console.print(f"[dim]{result.cell.key}: {result.reason}[/]")
     if len(without) > 3:

@@ -167,6 +167,10 @@ class Scenario(_Part):
     ``gpu``, else by ``device``, if not set."""
     default_cell: Literal["llm_class", "server"] = "server"
     """Which of vLLM's two defaults for the device class counts as "the default"."""
+    temperature: float = Field(0.0, ge=0)
+    """How a measured run samples (0: greedily), each request by a seed of its own; a prediction ignores it."""
+    top_k: int = Field(0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
     seed: int = 0
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from .run import SUMMARY_ONLY, Run, load_run, read_head, write_whole, writing
 from .scenario import Scenario
 
 FORMAT = 1
+NOT_MEASURED = "not_measured.json"
 Progress = Callable[[str, int, int], None]
 """``(what, done, total)``."""
 OBJECTIVES = ("output_throughput", "request_throughput", "total_token_throughput", "request_goodput")
@@ -150,7 +151,8 @@ class Sweep:
         """Measure all feasible cells, or a designed subset of at least ``k``; repeats are interleaved (every cell
         once, then every cell again). Cells measured before are not measured again.
         """
-        from .measure import Device
+        check_ready(self.spec.scenario.model, self.spec.scenario.device)
+        from .measure import Device, OutOfMemory
 
         plan = [
             (cell, self._cell_folder(cell) / f"measured-{repeat}")
@@ -163,9 +165,23 @@ class Sweep:
             if progress:
                 progress(f"measuring {cell.max_num_seqs} × {cell.max_num_batched_tokens}", done, len(plan))
             assert device is not None
-            device.measure(cell.of(self.spec.scenario)).save(folder)
+            try:
+                device.measure(cell.of(self.spec.scenario)).save(folder)
+            except OutOfMemory as error:  # of this cell: smaller ones may still fit
+                self._refuse(cell, str(error))
+            else:
+                (self._cell_folder(cell) / NOT_MEASURED).unlink(missing_ok=True)
         if progress:
             progress("measuring", len(plan), len(plan))
+
+    def not_measured(self) -> dict[Cell, str]:
+        """Cells whose measurement the device had no memory for, with the reason; they are tried again when asked."""
+        paths = {cell: self._cell_folder(cell) / NOT_MEASURED for cell in self.spec.cells}
+        return {cell: read_head(path, FORMAT, "reason")["reason"] for cell, path in paths.items() if path.exists()}
+
+    def _refuse(self, cell: Cell, reason: str) -> None:
+        head = {"format": FORMAT, "reason": reason}
+        write_whole(self._cell_folder(cell) / NOT_MEASURED, json.dumps(head, indent=1) + "\n")
 
     def to_measure(self, k: int | None) -> list[Cell]:
         """Which cells ``measure(k)`` takes."""

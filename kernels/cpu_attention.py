@@ -61,6 +61,7 @@ class CpuPlan:
     """Decodes in the order in which they are shared out among threads."""
     num_kv_tokens: int
     window: int
+    softcap: float
     chunks: Sequence[ChunkPlan]
     buckets: Sequence[BucketPlan]
 
@@ -87,7 +88,7 @@ def prepare() -> None:
     one, row = np.ones(1, dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
     cache = np.zeros((2, 1, 1, 1), dtype=np.float32)
     for kernel in (numba_decode.decode_serial, numba_decode.decode_parallel):
-        kernel(row, cache, cache, one, one[None], np.float32(1.0), 0, one - 1, row.copy())
+        kernel(row, cache, cache, one, one[None], np.float32(1.0), np.float32(0.0), 0, one - 1, row.copy())
 
 
 def plan_attention(
@@ -99,9 +100,12 @@ def plan_attention(
     *,
     dtype: torch.dtype = torch.float32,
     window: int = 0,
+    softcap: float = 0.0,
     use_numba: bool = HAS_NUMBA,
 ) -> CpuPlan:
-    """The first ``num_decode_rows`` sequences have one new token each over existing context."""
+    """The first ``num_decode_rows`` sequences have one new token each over existing context. ``softcap`` > 0 bends
+    scores s to softcap · tanh(s / softcap) (Gemma 2).
+    """
     n = num_decode_rows
     numba_decodes = use_numba and dtype == torch.float32
     return CpuPlan(
@@ -111,8 +115,9 @@ def plan_attention(
         order=_balanced_order(seq_lens[:n], torch.get_num_threads()),
         num_kv_tokens=int(seq_lens[:n].sum()),
         window=window,
+        softcap=softcap,
         chunks=[
-            _plan_chunk(int(first), int(last), int(length), table, block_size, dtype, window)
+            _plan_chunk(int(first), int(last), int(length), table, block_size, dtype, window, bool(softcap))
             for first, last, length, table in zip(
                 query_start_loc[n:-1], query_start_loc[n + 1 :], seq_lens[n:], block_tables[n:], strict=True
             )
@@ -128,11 +133,11 @@ def paged_attention(
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     if plan.buckets:
         for bucket in plan.buckets:
-            _attend_bucket(query, key_cache, value_cache, bucket, scale, out)
+            _attend_bucket(query, key_cache, value_cache, bucket, scale, plan.softcap, out)
     elif plan.num_decode_rows:
         _attend_decodes(query, key_cache, value_cache, plan, scale, out)
     for chunk in plan.chunks:
-        _attend_chunk(query, key, value, key_cache, value_cache, chunk, scale, out)
+        _attend_chunk(query, key, value, key_cache, value_cache, chunk, scale, plan.softcap, out)
     return out
 
 
@@ -154,6 +159,7 @@ def _attend_decodes(
         plan.seq_lens,
         plan.block_tables,
         np.float32(scale),
+        np.float32(plan.softcap),
         plan.window,
         plan.order,
         out.numpy(),
@@ -176,6 +182,7 @@ def _attend_chunk(
     value_cache: Tensor,
     chunk: ChunkPlan,
     scale: float,
+    softcap: float,
     out: Tensor,
 ) -> None:
     rows = slice(chunk.first, chunk.last)
@@ -184,19 +191,26 @@ def _attend_chunk(
     else:
         keys = key_cache.index_select(0, chunk.pages).flatten(0, 1)[: chunk.length]
         values = value_cache.index_select(0, chunk.pages).flatten(0, 1)[: chunk.length]
-    out[rows] = scaled_dot_product_attention(
-        query[rows].transpose(0, 1)[None],
-        keys.transpose(0, 1)[None],
-        values.transpose(0, 1)[None],
-        attn_mask=chunk.mask,
-        is_causal=chunk.mask is None,
-        scale=scale,
-        enable_gqa=True,
-    )[0].transpose(0, 1)
+    heads, keys, values = (tensor.transpose(0, 1)[None] for tensor in (query[rows], keys, values))
+    out[rows] = _attention(heads, keys, values, chunk.mask, scale, softcap)[0].transpose(0, 1)
+
+
+def _attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float
+) -> Tensor:
+    """[B, n_q_heads, Q, head_dim]; causal where no mask is given. A soft cap is beyond torch's own operator."""
+    if not softcap or mask is None:
+        return scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+        )
+    group = query.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap + mask
+    return torch.softmax(scores.float(), dim=-1).to(query.dtype) @ values
 
 
 def _attend_bucket(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, bucket: BucketPlan, scale: float, out: Tensor
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, bucket: BucketPlan, scale: float, softcap: float, out: Tensor
 ) -> None:
     """The query heads of a KV head stand as so many queries, so that no key is repeated."""
     shape = (*bucket.slots.shape, *key_cache.shape[2:])
@@ -204,19 +218,24 @@ def _attend_bucket(
     values = value_cache.flatten(0, 1).index_select(0, bucket.slots.flatten()).view(shape)
     num_kv_heads, head_dim = key_cache.shape[2:]
     heads = query.index_select(0, bucket.rows).view(len(bucket.rows), num_kv_heads, -1, head_dim)
-    attended = scaled_dot_product_attention(
-        heads, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=bucket.mask, scale=scale
-    )
+    attended = _attention(heads, keys.transpose(1, 2), values.transpose(1, 2), bucket.mask, scale, softcap)
     out[bucket.rows] = attended.flatten(1, 2)
 
 
 def _plan_chunk(
-    first: int, last: int, length: int, table: IntArray, block_size: int, dtype: torch.dtype, window: int
+    first: int,
+    last: int,
+    length: int,
+    table: IntArray,
+    block_size: int,
+    dtype: torch.dtype,
+    window: int,
+    always_mask: bool,
 ) -> ChunkPlan:
     num_new = last - first
     windowed = 0 < window < length
     mask = None
-    if num_new < length or windowed:
+    if num_new < length or windowed or always_mask:
         positions = torch.arange(length - num_new, length)[:, None] - torch.arange(length)
         hidden = (positions < 0) | (positions >= window) if windowed else positions < 0
         mask = torch.zeros(num_new, length, dtype=dtype).masked_fill_(hidden, float("-inf"))

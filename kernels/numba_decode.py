@@ -107,6 +107,13 @@ def _score(
 
 
 @_jit()
+def _cap(scores: FloatArray, softcap: np.float32) -> None:
+    """Bend scores to softcap · tanh(score / softcap), in place."""
+    for t in range(scores.size):
+        scores[t] = softcap * np.tanh(scores[t] / softcap)
+
+
+@_jit()
 def _weigh(
     weights: FloatArray, value_cache: FloatArray, first: int, length: int, table: IntArray, out: FloatArray
 ) -> None:
@@ -134,6 +141,7 @@ def _attend(
     length: int,
     table: IntArray,
     scale: np.float32,
+    softcap: np.float32,
     out: FloatArray,
 ) -> None:
     """One sequence: ``query`` and ``out`` [n_q_heads, head_dim] over tokens ``first … length − 1`` of ``table``."""
@@ -141,6 +149,8 @@ def _attend(
     exponents = np.empty(length - first, np.int32)
     _score(query, key_cache, value_cache, first, length, table, scale, scores)
     for head in range(query.shape[0]):
+        if softcap > 0:
+            _cap(scores[head], softcap)
         _softmax(scores[head], exponents, exponents.view(np.float32))
     _weigh(scores, value_cache, first, length, table, out)
 
@@ -153,6 +163,7 @@ def decode_serial(
     seq_lens: IntArray,
     block_tables: IntArray,
     scale: np.float32,
+    softcap: np.float32,
     window: int,
     order: IntArray,
     out: FloatArray,
@@ -161,7 +172,7 @@ def decode_serial(
     for i in range(order.size):
         s = order[i]
         first = max(seq_lens[s] - window, 0) if window > 0 else 0
-        _attend(query[s], key_cache, value_cache, first, seq_lens[s], block_tables[s], scale, out[s])
+        _attend(query[s], key_cache, value_cache, first, seq_lens[s], block_tables[s], scale, softcap, out[s])
 
 
 @_jit(parallel=True)
@@ -172,6 +183,7 @@ def decode_parallel(
     seq_lens: IntArray,
     block_tables: IntArray,
     scale: np.float32,
+    softcap: np.float32,
     window: int,
     order: IntArray,
     out: FloatArray,
@@ -180,4 +192,4 @@ def decode_parallel(
     for i in prange(order.size):
         s = order[i]
         first = max(seq_lens[s] - window, 0) if window > 0 else 0
-        _attend(query[s], key_cache, value_cache, first, seq_lens[s], block_tables[s], scale, out[s])
+        _attend(query[s], key_cache, value_cache, first, seq_lens[s], block_tables[s], scale, softcap, out[s])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from .features import Features, FloatArray
-from .models import Constant, CostModel, Fitted, HostTerm, Roofline
+from .models import Constant, CostModel, Fitted, HostTerm, Roofline, is_replayed
 
 TOKEN_KNOTS = (1, 2, 8, 32, 128, 512, 2048)
 """Where the time per token may change its slope: small batches are bound by weights and launches, large ones by
@@ -45,13 +46,13 @@ def summarize(predicted_s: FloatArray, measured_s: FloatArray) -> ErrorSummary:
     return ErrorSummary(float(np.median(size)), float(np.percentile(size, 90)), float(size.max()), float(error.mean()))
 
 
-def fit(features: Features, seconds: FloatArray) -> Fitted:
+def fit(features: Features, seconds: FloatArray, *, capture_sizes: tuple[int, ...] = ()) -> Fitted:
     """Non-negative least squares of relative residuals: a 1 ms step counts as much as a 100 ms step.
 
     ``features`` are columns of N iterations, ``seconds`` [N] what each took (the median of its repeats).
+    ``capture_sizes`` are those at which the engine replays CUDA graphs, none where it has none.
     """
-    knots = _knots(np.asarray(features.num_tokens))
-    design = _design(features, knots)
+    design, knots = design_matrix(features, capture_sizes)
     weights = 1.0 / seconds
     scale = np.maximum(np.abs(design * weights[:, None]).max(axis=0), 1e-300)
     solution, _ = nnls(design * weights[:, None] / scale, np.ones(len(seconds)))
@@ -61,13 +62,17 @@ def fit(features: Features, seconds: FloatArray) -> Fitted:
         fixed_s=coefficients[0],
         token_knots=knots,
         token_slopes_s=tuple(coefficients[1 : 1 + num_slopes]),
-        **dict(zip(LINEAR_TERMS, coefficients[1 + num_slopes :], strict=True)),
+        capture_sizes=capture_sizes,
+        eager_s=coefficients[-1],
+        **dict(zip(LINEAR_TERMS, coefficients[1 + num_slopes : -1], strict=True)),
     )
 
 
-def held_out_predictions(features: Features, seconds: FloatArray, *, seed: int = 0) -> FloatArray:
+def held_out_predictions(
+    features: Features, seconds: FloatArray, *, seed: int = 0, capture_sizes: tuple[int, ...] = ()
+) -> FloatArray:
     """[N] Five-fold cross-validation: each iteration's time as a fit predicts it that has not seen it."""
-    return _cross_predict(features, seconds, seed, fit)
+    return _cross_predict(features, seconds, seed, partial(fit, capture_sizes=capture_sizes))
 
 
 def null_errors(
@@ -126,10 +131,20 @@ def _knots(num_tokens: FloatArray) -> tuple[int, ...]:
     return tuple(knot for knot in TOKEN_KNOTS if (num_tokens > knot).any() and (num_tokens <= knot).any()) or (0,)
 
 
-def _design(features: Features, knots: tuple[int, ...]) -> FloatArray:
+def design_matrix(features: Features, capture_sizes: tuple[int, ...] = ()) -> tuple[FloatArray, tuple[int, ...]]:
+    """[N, terms] what each coefficient of ``fit`` is multiplied by, and the knots of the time per token. The terms: the
+    fixed part, the pieces between knots, ``LINEAR_TERMS``, and whether the step is launched operator by operator.
+    """
     tokens = np.asarray(features.num_tokens, dtype=np.float64)
+    eager = np.zeros_like(tokens)
+    if capture_sizes:
+        replayed = is_replayed(features, capture_sizes)
+        sizes = np.asarray(capture_sizes, dtype=np.float64)
+        tokens = np.where(replayed, sizes[np.searchsorted(sizes, tokens).clip(max=len(sizes) - 1)], tokens)
+        eager = (~replayed).astype(np.float64)
+    knots = _knots(tokens)
     pieces = [
         np.minimum(np.maximum(tokens, low), high) - low for low, high in zip(knots, (*knots[1:], np.inf), strict=True)
     ]
     linear = [np.asarray(getattr(features, name), dtype=np.float64) for name in LINEAR_TERMS.values()]
-    return np.column_stack([np.ones_like(tokens), *pieces, *linear])
+    return np.column_stack([np.ones_like(tokens), *pieces, *linear, eager]), knots

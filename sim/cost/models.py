@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .features import Features, FloatArray, Number
 
@@ -42,6 +43,13 @@ def _one_by_one(model: CostModel, features: Features, num_steps: int) -> list[fl
     return [model.duration_s(features._replace(num_decode_kv_tokens=start + i * step)) for i in range(num_steps)]
 
 
+def is_replayed(features: Features, capture_sizes: tuple[int, ...]) -> NDArray[np.bool_]:
+    """[N] whether each iteration in columns of features is a step of decodes alone within the captured sizes."""
+    most = capture_sizes[-1] if capture_sizes else -1
+    replayed: NDArray[np.bool_] = np.equal(features.num_prefills, 0) & np.less_equal(features.num_tokens, most)
+    return replayed
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """Every iteration takes the same time, whatever is in it (nothing takes none): the null baseline."""
@@ -70,6 +78,9 @@ class Fitted:
     + per_prefill_token · prefill tokens + per_attention_pair · query-context pairs + per_sample · sampled rows
     + per_swapped_block · blocks. ``tokens`` rises piecewise linearly in T: slope ``token_slopes_s[k]`` per token
     between ``token_knots[k]`` and the next knot.
+
+    With ``capture_sizes`` (ascending) a step of decodes alone is replayed from a CUDA graph and computes as many tokens
+    as the next size has; any other step is launched operator by operator, which takes ``eager_s`` more.
     """
 
     fixed_s: float = 0.0
@@ -82,14 +93,21 @@ class Fitted:
     per_attention_pair_s: float = 0.0
     per_sample_s: float = 0.0
     per_swapped_block_s: float = 0.0
+    capture_sizes: tuple[int, ...] = ()
+    eager_s: float = 0.0
     name: str = "fitted"
     _table: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+    _replayed: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def durations_s(self, features: Features) -> FloatArray:
         """[N] device seconds."""
         tokens = np.asarray(features.num_tokens, dtype=np.int64)
         self._tabulate(int(tokens.max(initial=0)))
-        times = np.asarray(self._table)[tokens] + self._linear(features)
+        base = np.asarray(self._table)[tokens]
+        if self.capture_sizes:
+            replayed = is_replayed(features, self.capture_sizes)
+            base[replayed] = np.asarray(self._replayed)[tokens[replayed]]
+        times = base + self._linear(features)
         return np.where(tokens > 0, times, self.per_swapped_block_s * np.asarray(features.num_blocks_swapped))
 
     def duration_s(self, features: Features) -> float:
@@ -97,11 +115,14 @@ class Fitted:
         tokens, decodes, kv_tokens, prefills, prefill_tokens, pairs, samples, swapped, _ = features
         if tokens == 0:
             return float(self.per_swapped_block_s * swapped)
+        table = self._table
+        if self.capture_sizes and not prefills and tokens <= self.capture_sizes[-1]:
+            table = self._replayed
         try:
-            base = self._table[tokens]
+            base = table[tokens]
         except (IndexError, TypeError):
             self._tabulate(int(tokens))
-            base = self._table[int(tokens)]
+            base = table[int(tokens)]
         linear = self.per_decode_s * decodes + self.per_decode_kv_token_s * kv_tokens
         if prefills or prefill_tokens:  # terms that are 0 change no bit
             linear += self.per_prefill_s * prefills
@@ -113,7 +134,8 @@ class Fitted:
     def steady_s(self, features: Features, num_steps: int) -> list[float]:
         """Device seconds of a stretch of pure decodes. Terms that are 0 are left out, which changes no bit."""
         first = self.duration_s(features)  # also tabulates
-        base = self._table[features.num_tokens]
+        replayed = self.capture_sizes and features.num_tokens <= self.capture_sizes[-1]
+        base = (self._replayed if replayed else self._table)[features.num_tokens]
         decodes, per_kv = self.per_decode_s * features.num_decodes, self.per_decode_kv_token_s
         samples = self.per_sample_s * features.num_samples
         kv, step = features.num_decode_kv_tokens, features.num_decodes
@@ -134,11 +156,17 @@ class Fitted:
         """Fixed + tokens(T) for every whole T: exact, since T is an integer."""
         if up_to_tokens < len(self._table):
             return
-        tokens = np.arange(2 * up_to_tokens + 1, dtype=np.float64)
+        most = max((2 * up_to_tokens, *self.capture_sizes[-1:]))
+        tokens = np.arange(most + 1, dtype=np.float64)
         times = np.full(len(tokens), self.fixed_s)
         highs = (*self.token_knots[1:], np.inf)
         for low, high, slope in zip(self.token_knots, highs, self.token_slopes_s, strict=True):
             times += slope * (np.minimum(np.maximum(tokens, low), high) - low)
+        if self.capture_sizes:
+            sizes = np.asarray(self.capture_sizes)
+            small = np.arange(min(len(times), self.capture_sizes[-1] + 1))
+            self._replayed[:] = times[sizes[np.searchsorted(sizes, small)]].tolist()
+            times += self.eager_s
         self._table[:] = times.tolist()
 
 

@@ -71,6 +71,30 @@ class ErrorFacts(_Part):
     bias_percent: float
 
 
+class CurvePoint(_Part):
+    """How well a fit would have done, had calibrating stopped then: errors on batches it has not seen, in per cent."""
+
+    minutes: float
+    num_batches: int
+    num_measurements: int
+    median_percent: float
+    p90_percent: float
+
+
+class MemoryFacts(_Part):
+    """What a CUDA device's memory went to, in bytes, and the KV blocks that were left (as vLLM sizes them)."""
+
+    total_bytes: int
+    gpu_memory_utilization: float
+    weight_bytes: int
+    activation_peak_bytes: int
+    other_bytes: int
+    """Of the driver, of torch's context and of other processes."""
+    max_num_batched_tokens: int
+    """The step at which activations were measured."""
+    num_gpu_blocks: int
+
+
 class SpreadFacts(_Part):
     """What the intervals of predictions rest on (``sim.cost.spread``), as logarithms of measured over predicted."""
 
@@ -89,6 +113,8 @@ class FitFacts(_Part):
     nulls: dict[str, ErrorFacts]
     repeat_noise_percent: MaybeUnknown
     """Median over the batches of (p75 − p25) / median of their repeats; NaN (null in the file) where nothing tells."""
+    curve: tuple[CurvePoint, ...] = ()
+    """Error against minutes spent."""
     spread: SpreadFacts | None = None
     """None in profiles of before it was kept, and of logs and tables, which do not repeat a batch."""
 
@@ -106,11 +132,15 @@ class Law(_Part):
     per_attention_pair_s: NonNegative
     per_sample_s: NonNegative
     per_swapped_block_s: NonNegative = 0.0
+    capture_sizes: tuple[int, ...] = ()
+    eager_s: NonNegative = 0.0
 
     @model_validator(mode="after")
     def _slopes_belong_to_knots(self) -> Law:
         if list(self.token_knots) != sorted(set(self.token_knots)) or len(self.token_slopes_s) != len(self.token_knots):
             raise ValueError("token_knots must ascend and token_slopes_s have one slope for each")
+        if list(self.capture_sizes) != sorted(set(self.capture_sizes)):
+            raise ValueError("capture_sizes must ascend")
         return self
 
 
@@ -130,6 +160,8 @@ class Profile(_Part):
     roofline_alpha: NonNegative
     roofline_beta_s: NonNegative
     fit: FitFacts
+    memory: MemoryFacts | None = None
+    """Where it was measured."""
     provenance: dict[str, str]
 
     @property

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -41,6 +43,25 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "qwen3, tied, groups of 3": Qwen3Config(**_SMALL, **_heads(6, 2, 24), tie_word_embeddings=True),
     "qwen3, untied, groups of 2": Qwen3Config(**_SMALL, **_heads(4, 2, 32), tie_word_embeddings=False),
     "mistral, window of 24": MistralConfig(**_SMALL, **_heads(4, 2, 16), sliding_window=24),
+    # The caps are low and the query scale unusual, so that leaving one of them out gives other tokens.
+    "gemma2, soft caps, every other layer with a window of 24": Gemma2Config(
+        **_SMALL,
+        **_heads(4, 2, 16),
+        sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"],
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=15.0,
+        query_pre_attn_scalar=9,
+        tie_word_embeddings=False,
+    ),
+    "gemma3, every other layer with a window of 24": Gemma3TextConfig(
+        **_SMALL,
+        **_heads(4, 1, 16),
+        sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=9,
+        tie_word_embeddings=False,
+    ),
 }
 
 
@@ -48,7 +69,10 @@ def saved_checkpoint(folder: Any, config: PretrainedConfig, seed: int = 0) -> Pr
     """Save random weights as safetensors; gives the model that Hugging Face runs, with its own attention."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            copy.deepcopy(config),
+            attn_implementation="eager",  # sdpa knows no soft cap
+        ).eval()
     model.save_pretrained(folder)
     return model
 

