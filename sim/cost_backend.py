@@ -7,9 +7,9 @@ from typing import NamedTuple, cast
 
 from ..scheduler.batch import Batch
 from .backend import Execution
+from .cost.contexts import Contexts, Spread
 from .cost.features import Features, features_of
 from .cost.models import CostModel, HostTerm, SpreadModel
-from .cost.contexts import Contexts, Spread
 
 
 class Steady(NamedTuple):

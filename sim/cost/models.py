@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from .features import Features, FloatArray, Number
 from .contexts import Contexts
+from .features import Features, FloatArray, Number
 
 
 class CostModel(Protocol):

@@ -15,6 +15,9 @@ from .operator_table import Attention, OperatorTable
 
 CONSTANT_CONTEXT = 1024
 NO_HOST = HostTerm()
+HALF_WIDTH = 0.10
+"""By how much a step may be longer or shorter than tables say: an assumption, the size by which two independent tables
+of one operator typically differ (``benchmarks/operator_tables.py``: medians of 0.88 to 1.35)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,14 @@ class TableProfile:
         parts = self.operators
         sizes = () if self.enforce_eager else capture_sizes(max_num_seqs, max_num_batched_tokens)
         return OperatorTable(parts.dense, parts.attention, parts.head, sizes, needs_spread=parts.needs_spread)
+
+    @property
+    def fast_and_slow(self) -> tuple[OperatorTable, OperatorTable]:
+        """Both ends of an interval, assumed: tables carry no error of whole steps (see ``HALF_WIDTH``)."""
+        fast, slow = (
+            replace(self.cost_model, factor=factor) for factor in (1.0 / (1.0 + HALF_WIDTH), 1.0 + HALF_WIDTH)
+        )
+        return fast, slow
 
     @property
     def roofline(self) -> Roofline:

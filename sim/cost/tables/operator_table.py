@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features import Features, FloatArray
 from ..contexts import Contexts
+from ..features import Features, FloatArray
 from .graph_sizes import padded
 from .lines import Line
 
@@ -56,6 +56,8 @@ class OperatorTable:
     per_swapped_block_s: float = 0.0
     needs_spread: bool = False
     """Whether ``attention`` asks how unequal the contexts of the decodes are (``sim.cost.contexts``)."""
+    factor: float = 1.0
+    """On every step: the ends of an interval."""
     name: str = "operator_table"
 
     def duration_s(self, features: Features, contexts: Contexts | None = None) -> float:
@@ -68,7 +70,8 @@ class OperatorTable:
             return float(swaps_s)
         dense_s = self.dense(padded(tokens, self.graph_sizes))
         head_s = self.head(int(features.num_samples)) if features.num_samples else 0.0
-        return float(dense_s + self.attention.seconds(attention_load(features, contexts)) + head_s + swaps_s)
+        attention_s = self.attention.seconds(attention_load(features, contexts))
+        return float(self.factor * (dense_s + attention_s + head_s) + swaps_s)
 
     def durations_s(self, features: Features) -> FloatArray:
         """[N] device seconds, each computed as ``duration_s`` does, at equal contexts: columns do not know others."""

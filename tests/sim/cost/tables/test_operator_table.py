@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tables import attention_us, write_layers
 
 from batchtwin.scheduler.config import SchedulerConfig
+from batchtwin.sim.cost.contexts import Contexts
 from batchtwin.sim.cost.features import Features, stack
 from batchtwin.sim.cost.profile import ProfileError, load_profile
-from batchtwin.sim.cost.contexts import Contexts
 from batchtwin.sim.cost.tables.composed import TableProfile
 from batchtwin.sim.cost.tables.csv_table import TableError, read_csv
 from batchtwin.sim.cost.tables.mixed_attention import attention_rows, choose_scales
@@ -152,6 +152,12 @@ def test_a_saved_profile_finds_its_tables_and_refuses_changed_ones(tmp_path: Pat
         file.write("qkv_proj,512,900\n")
     with pytest.raises(TableError, match="not those"):
         load_profile(tmp_path / "profile.json")
+
+
+def test_an_intervals_ends_are_the_tables_a_tenth_faster_and_slower(toy: TableProfile) -> None:
+    fast, slow = (model.duration_s(features(5, 100)) for model in toy.fast_and_slow)
+    once = toy.cost_model.duration_s(features(5, 100))
+    assert (once / fast, slow / once) == (pytest.approx(1.1), pytest.approx(1.1))
 
 
 def test_nulls_are_of_the_tables_own_step(toy: TableProfile) -> None:
