@@ -561,6 +561,21 @@ def verify(
     raise typer.Exit(int(failed))
 
 
+@app.command(rich_help_panel=LOOK)
+def validate(
+    profile: Annotated[Path | None, typer.Option("--profile", "-p", help="Folder of a GPU's operator tables.")] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Folder of a recorded run, or a CSV of points (default: ours).")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write JSON, CSV and a figure.")] = None,
+    fields: SetOption = None,
+) -> None:
+    """Predict a real server's recorded run from a GPU's operator tables alone, and print the errors."""
+    from .experiments.validate_any import validate_any
+
+    validate_any(profile, run, fields or (), output)
+
+
 @app.command(rich_help_panel=PREDICT)
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where the results go.")] = Path("results/demo"),

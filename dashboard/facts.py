@@ -139,6 +139,8 @@ def _default(scenario: Scenario) -> str:
 
 
 def _fit(profile: Profile) -> str:
+    if not hasattr(profile, "fit"):  # operator tables, which others measured
+        return "; ".join(getattr(profile, "notes", ())) or "not stated"
     held_out = profile.fit.held_out
     return (
         f"held out {percent(held_out.median_percent)} median, {percent(held_out.worst_percent)} worst; the device "

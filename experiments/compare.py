@@ -178,7 +178,8 @@ def _median_run(sweep: Sweep, cell: Cell) -> Run | None:
 
 
 def _split_rows(sweep: Sweep, result: CellResult, run: Run) -> list[dict[str, object]]:
-    parts = split_error(run, result.metrics, sweep.profile.cost_model, sweep.profile.host)
+    model = sweep.profile.cost_model_for(result.cell.max_num_seqs, result.cell.max_num_batched_tokens)
+    parts = split_error(run, result.metrics, model, sweep.profile.host)
     rows: list[dict[str, object]] = []
     for name in _metrics(sweep):
         own = parts[name]

@@ -90,7 +90,7 @@ def predict(
     """
     check_profile(profile, scenario)
     blocks = num_gpu_blocks(scenario, profile.model)
-    model = cost_model or profile.cost_model
+    model = cost_model or profile.cost_model_for(scenario.max_num_seqs, scenario.max_num_batched_tokens)
     own = profile.host if cost_model is None else HostTerm()
     backends = [CostModelBackend(model, own if host is None else host) for _ in range(scenario.num_replicas)]
     records = run_scenario(scenario, blocks, *backends, sink=sink)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..scheduler.batch import Batch
 from .backend import Execution
+from .cost.contexts import Contexts, Spread
 from .cost.features import Features, features_of
-from .cost.models import CostModel, HostTerm
+from .cost.models import CostModel, HostTerm, SpreadModel
 
 
 class Steady(NamedTuple):
@@ -25,34 +26,50 @@ class CostModelBackend:
     def __init__(self, cost_model: CostModel, host: HostTerm | None = None) -> None:
         self._cost_model = cost_model
         self._host = host or HostTerm()
+        self._spread_model = cast(SpreadModel, cost_model) if getattr(cost_model, "needs_spread", False) else None
+        self.spread = Spread()
         self._device_free_s = 0.0
 
     def launch(self, batch: Batch, now_s: float) -> Execution:
         """The end is known at once."""
         features = features_of(batch)
         host_s = self._host.fixed_s + self._host.per_seq_s * features[-1]
-        device_s = self._cost_model.duration_s(features)
+        if self._spread_model is None:
+            device_s = self._cost_model.duration_s(features)
+        else:
+            device_s = self._spread_model.duration_s(features, self.spread.of_batch(batch))
         start_s = now_s + host_s
         if start_s < self._device_free_s:
             start_s = self._device_free_s
         self._device_free_s = end_s = start_s + device_s
         return tuple.__new__(Execution, (start_s, end_s, host_s, device_s, None))
 
-    def steady(self, features: Features, num_steps: int, now_s: float, until_s: float) -> Steady:
+    def steady(
+        self, features: Features, num_steps: int, now_s: float, until_s: float, contexts: Contexts | None = None
+    ) -> Steady:
         """``num_steps`` iterations that differ in one more token for every decode, back to back from ``now_s``, as if
-        launched one after the other; fewer, if they would go on long after ``until_s``.
+        launched one after the other; fewer, if they would go on long after ``until_s``. ``contexts`` are those of the
+        first step, for a model that asks (``needs_spread``).
         """
         host_s = self._host.host_s(features)
         if until_s < inf:
             step_s = host_s + self._cost_model.duration_s(features)
             if step_s > 0:  # later steps are hardly ever shorter, and a leap may always be
                 num_steps = min(num_steps, max(int((until_s - now_s) / step_s) + 1, 1))
-        devices_s = self._cost_model.steady_s(features, num_steps)
+        if self._spread_model is None:
+            devices_s = self._cost_model.steady_s(features, num_steps)
+        else:
+            devices_s = self._spread_model.steady_s(features, num_steps, contexts)
         ends_s = []
         for device_s in devices_s:
             now_s = now_s + host_s + device_s
             ends_s.append(now_s)
         return Steady(host_s, devices_s, ends_s)
+
+    @property
+    def needs_spread(self) -> bool:
+        """Whether ``steady`` wants the contexts."""
+        return self._spread_model is not None
 
     def skip_to(self, end_s: float) -> None:
         """A stretch of ``steady`` iterations has run until ``end_s``."""

@@ -59,7 +59,8 @@ class Leaper:
             scheduler.num_running, len(scheduler.waiting), last.bound if scheduler.waiting else Bound.NONE
         )
         self._began_s = self._clock.now
-        self._steady = self._backend.steady(self._features, num_steps, self._began_s, self._clock.arrival_s)
+        contexts = self._backend.spread.of_cohort(cohort) if self._backend.needs_spread else None
+        self._steady = self._backend.steady(self._features, num_steps, self._began_s, self._clock.arrival_s, contexts)
         self._num_steps = len(self._steady.ends_s)
         return True
 

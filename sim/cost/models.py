@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .contexts import Contexts
 from .features import Features, FloatArray, Number
 
 
@@ -35,6 +36,21 @@ class CostModel(Protocol):
         """Device seconds of ``num_steps`` iterations, each of which reads ``num_decodes`` KV tokens more than the one
         before: the same bits as ``duration_s`` one by one.
         """
+        ...
+
+
+class SpreadModel(CostModel, Protocol):
+    """One whose time depends on how unequal the contexts of the decodes are; without them they count as equal."""
+
+    needs_spread: bool
+    """Whether it does."""
+
+    def duration_s(self, features: Features, contexts: Contexts | None = None) -> float:
+        """Device seconds of one iteration."""
+        ...
+
+    def steady_s(self, features: Features, num_steps: int, contexts: Contexts | None = None) -> list[float]:
+        """``contexts`` are those of the first step."""
         ...
 
 

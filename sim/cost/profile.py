@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -169,6 +169,10 @@ class Profile(_Part):
         """The fitted law."""
         return Fitted(**self.law.model_dump())
 
+    def cost_model_for(self, max_num_seqs: int, max_num_batched_tokens: int) -> CostModel:
+        """The law: what was measured already has this device's padding in it, whatever the knobs."""
+        return self.cost_model
+
     @property
     def host(self) -> HostTerm:
         """The host's part."""
@@ -255,8 +259,13 @@ def roofline_of(model: ModelFacts, device: DeviceFacts) -> Roofline:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Read a profile. Raises ``ProfileError`` with the file and what is wrong in it."""
+    """Read a profile; a folder (or a file that points to one) is one of operator tables. Raises ``ProfileError`` with
+    the file and what is wrong in it.
+    """
     path = Path(path)
+    tables = _tables(path)
+    if tables is not None:
+        return tables
     try:
         return Profile.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -268,3 +277,21 @@ def load_profile(path: str | Path) -> Profile:
             f"{path} is not a profile of this version: {first_problem(error, Profile)}; write one with batchtwin "
             f"calibrate."
         ) from error
+
+
+def _tables(path: Path) -> Profile | None:
+    """The operator tables that ``path`` is or points to, which answer whatever a calibrated profile is asked."""
+    if path.is_dir():
+        from .tables.open import open_tables
+
+        return cast(Profile, open_tables(path))
+    try:
+        with path.open("rb") as file:
+            is_pointer = b'"format": "tables"' in file.read(64)
+    except OSError:
+        return None
+    if not is_pointer:
+        return None
+    from .tables.open import follow
+
+    return cast(Profile, follow(path))

@@ -10,6 +10,7 @@ from typing import Any
 import checks_arithmetic
 import checks_budget
 import checks_exchange
+import checks_gpus
 import checks_latency
 import checks_load
 import checks_memory
@@ -21,6 +22,7 @@ CHECKS = {
     **checks_arithmetic.CHECKS,
     **checks_budget.CHECKS,
     **checks_exchange.CHECKS,
+    **checks_gpus.CHECKS,
     **checks_latency.CHECKS,
     **checks_load.CHECKS,
     **checks_memory.CHECKS,

@@ -39,7 +39,8 @@ def test_every_row_that_needs_no_device_table_is_there_once() -> None:
     policy = {1, 2, 3, 4, 6, 8, 9, 14, 15, 16, 17, 26, 36, 45}
     shape = {19, 20, 24, 27, 28, 30, 31, 32, 34, 37, 39, 41, 42, 44, 51, 55, 59, 60, 63, 64}
     assert len(ROW_IDS) == len(set(ROW_IDS))
-    for tier, numbers in (("T1", arithmetic), ("T2", policy), ("T3", shape)):
+    gpus = {21, 22, 48, 49, 56, 61}
+    for tier, numbers in (("T1", arithmetic), ("T2", policy), ("T3", shape), ("T4", gpus)):
         assert {row["id"] for row in rows() if row["tier"] == tier} == {f"S{number:02}" for number in numbers}
 
 

@@ -12,6 +12,7 @@ TIERS = {
     "T1": "Arithmetic",
     "T2": "Policy, step by step",
     "T3": "Direction or shape under a stated cost law",
+    "T4": "Figures for a GPU, from its data sheet at efficiencies that operator tables show",
 }
 HEAD = """# What people ask about the two knobs, and what BatchTwin answers
 

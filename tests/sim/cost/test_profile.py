@@ -127,9 +127,11 @@ def test_a_broken_profile_or_one_of_another_version_is_one_sentence(
 
 
 def test_a_missing_profile_is_one_sentence(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent.json", tmp_path):
-        with pytest.raises(ProfileError, match=rf"The profile {path} cannot be read \(.*\): write one with batchtwin"):
-            load_profile(path)
+    path = tmp_path / "absent.json"
+    with pytest.raises(ProfileError, match=rf"The profile {path} cannot be read \(.*\): write one with batchtwin"):
+        load_profile(path)
+    with pytest.raises(ProfileError, match="holds no operator tables of a known layout"):
+        load_profile(tmp_path)
 
 
 def test_a_profile_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
