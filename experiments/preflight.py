@@ -20,10 +20,10 @@ def check_ready(model: str, device: str) -> None:
     """Raise ``ExperimentError`` if ``model`` is a folder that is not there or a name that neither the local cache nor
     the hub has, or ``device`` cannot be on this machine.
     """
-    if find_spec("torch") is None:
-        raise ExperimentError("Measuring needs PyTorch: pip install 'batchtwin[executor]'.")
     if device == "cuda" and not any(map(_can_load, DRIVERS)):
         raise ExperimentError("This machine has no driver of a GPU: choose --device cpu, or install the driver.")
+    if find_spec("torch") is None:
+        raise ExperimentError("Measuring needs PyTorch: pip install 'batchtwin[executor]'.")
     if Path(model).expanduser().is_dir():
         return
     if model.startswith((".", "/", "~")):

@@ -463,6 +463,7 @@ def test_what_cannot_be_measured_here_is_said_before_pytorch_is_loaded(tmp_path:
 def test_a_model_that_nobody_has_is_refused_within_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("HF_HUB_CACHE", "empty")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     message = one_sentence(run("replay", *SMALL, "--measured", "--model", "some/model"))
     assert "'some/model' is not in the local cache, and the hub cannot be reached" in message
 

@@ -94,7 +94,7 @@ def test_replicas_are_predicted_only(tmp_path: Path) -> None:
     ("field", "value"), [("num_replicas", 0), ("router", "random"), ("router_min_prefix_share", 1.5)]
 )
 def test_what_is_no_number_of_replicas_or_no_router_is_refused(field: str, value: object) -> None:
-    with pytest.raises(ExperimentError, match=f"^{field}: "):
+    with pytest.raises(ExperimentError, match=f"^{field} is "):
         make_scenario(**{field: value})
 
 

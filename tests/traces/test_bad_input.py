@@ -45,7 +45,7 @@ CASES = {
     "an endless length": (VIDUR + f"0,{'9' * 400},4\n", r"line 2: num_prefill_tokens is '9+'…"),
     "a length past belief": (VIDUR + "0,99999999999,4\n", r"line 2: its prompt of 99,999,999,999 tokens"),
     "a negative length in JSON": (mooncake(output=-2), r"line 1: its output of -2 tokens is not between"),
-    "a boolean length in JSON": (mooncake(prompt="true"), r"line 1: input_length is 'True'"),
+    "a boolean length in JSON": (mooncake(prompt="true"), r"line 1: input_length is true"),
     "a list as length in JSON": (mooncake(prompt="[3]"), r"line 1: input_length is a list"),
     "a text length in JSON": (mooncake(prompt='"3"'), r"line 1: input_length is '3'"),
     "an output of zero": (
