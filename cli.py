@@ -625,3 +625,7 @@ def main() -> None:
         if said := _NO_NUMBER.sub("it must be a whole number", " ".join(error.format_message().split())):
             typer.echo(f"batchtwin: {said.rstrip('.')} (see --help).", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

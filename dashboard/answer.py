@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..experiments.grid import Cell, CellResult
+from ..experiments.intervals import over_seeds
 from ..experiments.recommend import Recommendation
 from . import frames
 from .data import bound_of, compared
@@ -75,13 +76,16 @@ def about_cell(results: Results, chosen: CellResult, recommendation: Recommendat
     parts.append(f"held back most of the time by {bound_of(chosen)}")
     objective = results.sweep.spec.objective
     if is_answer and recommendation is not None and recommendation.best != cell:
-        best = results.by_cell[recommendation.best].metrics[objective]
-        mine = chosen.metrics[objective]
+        best = over_seeds(results.by_cell[recommendation.best])[objective]
+        mine = over_seeds(chosen)[objective]
         more = f"has {percent(100 * (best / mine - 1))} more" if mine else "is another"
         parts.append(f"the best, {cell_name(recommendation.best)}, {more}")
     parts.append(_default_words(results, chosen))
     if cell not in compared(results, objective):
         parts.append("this cell is not measured")
+    if chosen.seeds:
+        count = 1 + len(chosen.seeds)
+        parts.append(f"shown is the first of {count} seeds, the one that is measured; answer and SLOs go by the mean")
     return "; ".join(part for part in parts if part) + "."
 
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from ..experiments.grid import Cell
 from ..experiments.recommend import SLO_METRIC
-from .colors import FAINT, GRID_LINE, MARK_LINE, MEASURED, NEUTRAL, PREDICTED
+from .colors import FAINT, GRID_LINE, MEASURED, NEUTRAL, PREDICTED
 from .data import compared, meets_slo
 from .figures import new_figure, title
 from .heatmaps import CLICKS
@@ -181,7 +181,7 @@ def _chosen(data: ParetoData) -> go.Scatter:
         x=mine["against"],
         y=mine["throughput"],
         mode="markers",
-        marker={"symbol": "star-open", "size": 17, "color": MARK_LINE, "line": {"width": 1.5, "color": NEUTRAL}},
+        marker={"symbol": "star-open", "size": 17, "color": NEUTRAL, "line": {"width": 2.5, "color": NEUTRAL}},
         name="Recommended",
         hoverinfo="skip",
     )
@@ -194,7 +194,7 @@ def explorer(rows: pd.DataFrame, metrics: tuple[str, ...], *, height_px: int = 3
     dimensions = [_knob_axis(found, knob) for knob in ("max_num_seqs", "max_num_batched_tokens")]
     for name in (name for name in metrics if name in found and found[name].notna().any()):
         values = found[name].astype(float) * label(name).scale
-        dimensions.append({"label": label(name).brief, "values": values, "tickformat": ".3~s"})
+        dimensions.append({"label": label(name).brief, "values": values, "tickformat": "~g"})
     first = found[metrics[0]] if metrics and metrics[0] in found else None
     line = {"color": first, "colorscale": "Cividis", "showscale": False} if first is not None else {"color": PREDICTED}
     figure.add_trace(go.Parcoords(dimensions=dimensions, line=line, labelfont={"size": 12}, tickfont={"size": 11}))

@@ -168,6 +168,8 @@ def feasibility(question: Question) -> str:
     scenario, model = question.scenario, question.profile.model
     try:
         blocks = num_gpu_blocks(scenario, model)
+        if blocks < 2:
+            return f"{blocks:,} KV blocks hold nothing: give at least 2, one of which is never handed out."
         mean_tokens = _mean_tokens(scenario)
     except (BatchTwinError, TraceError) as error:
         return str(error)

@@ -28,10 +28,12 @@ class Shown:
 
 def choose_run(context: Context) -> Shown:
     """The cell's prediction or one of its measured runs; draws the choice where there is one. Raises
-    ``DashboardError`` if the sweep has no cell that works, and ``BatchTwinError`` or ``TraceError`` if the run cannot
-    be had.
+    ``DashboardError`` if the sweep has no cell that works (yet), and ``BatchTwinError`` or ``TraceError`` if the run
+    cannot be had.
     """
     results = context.opened
+    if context.cell is None and not results.cells:
+        raise DashboardError("No cell of this sweep is predicted yet: resume it on the page Sweep.")
     if context.cell is None:
         raise DashboardError("No cell of this sweep can work, so there is no iteration to show: choose another sweep.")
     cell = context.cell.cell

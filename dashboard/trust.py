@@ -15,7 +15,7 @@ from .colors import FAINT, GRID_LINE, MEASURED, NEUTRAL, PREDICTED
 from .data import compared, parity_data
 from .facts import Fact
 from .figures import new_figure, title
-from .labels import label, percent
+from .labels import label, number, percent
 from .results import Results
 
 REGIMES = ("below saturation", "saturated")
@@ -234,11 +234,11 @@ def law_text(profile: Profile) -> str:
     """The coefficients that are not 0, in microseconds."""
     law = profile.law.model_dump()
     parts = [
-        f"{name.removesuffix('_s').replace('_', ' ')} {value * 1e6:.3g} µs"
+        f"{name.removesuffix('_s').replace('_', ' ')} {number(value * 1e6)} µs"
         for name, value in law.items()
         if isinstance(value, float) and value > 0
     ]
     slopes = law["token_slopes_s"]
     if isinstance(slopes, tuple):
-        parts.insert(1, "per token " + " / ".join(f"{slope * 1e6:.3g}" for slope in slopes) + " µs")
+        parts.insert(1, "per token " + " / ".join(number(slope * 1e6) for slope in slopes) + " µs")
     return ", ".join(parts)

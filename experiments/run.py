@@ -128,8 +128,11 @@ def read_head(path: Path, expected_format: int, *fields: str) -> dict[str, Any]:
         found = head["format"]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ExperimentError(f"{path.parent} holds no {path.name}: it is not a folder of results.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ExperimentError(f"{path} cannot be read ({error}): delete its folder and run again.") from error
+    except (KeyError, TypeError) as error:
+        raise ExperimentError(f"{path} is not what a run writes: delete its folder and run again.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExperimentError(f"{path} cannot be read ({reason}): delete its folder and run again.") from error
     if found != expected_format:
         raise ExperimentError(
             f"{path} is of results format {found}, this version reads format {expected_format}: run it again into a "

@@ -622,6 +622,13 @@ def test_a_predicted_replay_loads_nothing_heavy_and_saving_it_pyarrow_only(tmp_p
     assert (saved.returncode, saved.stderr) == (0, "loaded: pyarrow\n")
 
 
+def test_the_module_runs_as_the_program_does() -> None:
+    words = [sys.executable, "-m", "batchtwin.cli", "trace", "describe", "absent"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("batchtwin: 'absent' is neither a file")
+
+
 def test_a_process_that_fails_exits_with_one_sentence(tmp_path: Path) -> None:
     done = _in_a_process(tmp_path, "replay", "-p", "absent.json")
     assert done.returncode == 1

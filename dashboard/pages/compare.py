@@ -19,7 +19,9 @@ def page(context: Context) -> None:
     results = context.opened
     chosen = choose_cells(results, context.cell.cell if context.cell else None)
     if len(chosen) < 2:
-        st.info("Choose two cells or more to compare.", icon=":material/compare:")
+        known = sum(bool(result.metrics) for result in results.cells)
+        few = f"Two predicted cells are needed and this sweep has {known}: resume it on the page **Sweep**."
+        st.info(few if known < 2 else "Choose two cells or more to compare.", icon=":material/compare:")
         return
     st.dataframe(differences(results, chosen), hide_index=True, height=275)
     found: list[Distribution] = [distribution(cell, predicted_run(results, cell)) for cell in chosen]

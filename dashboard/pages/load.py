@@ -9,6 +9,7 @@ from .. import capacity_curves
 from ..capacity_curves import Curve
 from ..cell_choice import choose_cells
 from ..context import Context
+from ..labels import number
 from ..load import curve_of
 from ..show import show
 from ..words import cell_name, plain
@@ -52,7 +53,8 @@ def page(context: Context) -> None:
 
 def _answer(curves: list[Curve]) -> None:
     best = max(curves, key=lambda one: one.capacity.rate_per_s)
-    st.markdown(f"#### {_name(best.cell)}: {best.capacity.rate_per_s:.3g} requests/s within the SLOs")
+    burst = " in a burst as long as this trace" if best.is_beyond_stability else ""
+    st.markdown(f"#### {_name(best.cell)}: {number(best.capacity.rate_per_s)} requests/s within the SLOs{burst}")
     st.markdown("\n".join(f"* **{_name(one.cell)}** {plain(one.words)}" for one in curves))
     if any(one.is_beyond_stability for one in curves):
         st.caption(

@@ -26,7 +26,7 @@ from ..words import plain, with_knobs
 
 TITLE = "Sweep"
 ICON = ":material/grid_on:"
-HEIGHT_PX = 420
+HEIGHT_PX = 400
 VIEWS = ("Heatmap", "Pareto", "Explorer")
 
 
@@ -100,7 +100,7 @@ def _views(context: Context, results: Results) -> None:
         recommendation.cell if recommendation else None,
     )
     words.caption(f"{legend(maps)}   ·   {_direction(metric)}; click a cell to open it")
-    _maps(maps)
+    _maps(maps, unread=bool(results.problems))
 
 
 def choose_metric(results: Results) -> str:
@@ -123,14 +123,14 @@ def _direction(metric: str) -> str:
     return {True: "lower is better", False: "higher is better", None: ""}[label(metric).lower_is_better]
 
 
-def _maps(data: HeatmapData) -> None:
+def _maps(data: HeatmapData, *, unread: bool) -> None:
     kinds: tuple[What, ...] = get_args(What) if data.is_measured else ("predicted",)
     columns = st.columns(3 if data.is_measured else [3, 2], vertical_alignment="center" if len(kinds) == 1 else "top")
     for column, what in zip(columns, kinds, strict=False):
         with column:
             key = f"map-{what}"
             show(heatmap(data, what, height_px=HEIGHT_PX), lambda: heatmap_frame(data), key, on_click=_opens_cell(key))
-    if not data.is_measured:
+    if not data.is_measured and not unread:
         with columns[1]:
             st.info(
                 "**Nothing is measured yet**, so nothing says how far to believe this. The page **Measure** runs some "

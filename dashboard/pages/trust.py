@@ -44,12 +44,13 @@ def page(context: Context) -> None:
     if view == "Calibration":
         _calibration(results)
         return
-    if results.comparison is None:
+    if results.comparison is None and not results.problems:
         st.info(
             "Nothing of this sweep is measured, so every number of it rests on the calibration alone (see there). The "
             "page **Measure** runs some of its cells on the device.",
             icon=":material/speed:",
         )
+    if results.comparison is None:
         if view == "Parity":
             st.dataframe(validation(results), hide_index=True)
         return
@@ -60,7 +61,8 @@ def page(context: Context) -> None:
 
 def _verdict(results: Results) -> None:
     if results.comparison is None:
-        st.markdown("#### Predicted, not measured")
+        unread = "measurements that cannot be read" if results.problems else "not measured"
+        st.markdown(f"#### Predicted, {unread}")
         return
     objective = results.comparison.objective
     rows = results.comparison.summary
@@ -104,7 +106,7 @@ def _split(opened: Results, metric: str) -> None:
         st.caption(
             "Cost model: the recorded batches with the fit's durations instead of the device's. Other decisions: "
             "batches that differ because time ran differently. Host gaps and clock: the rest. The three sum to "
-            "measured − predicted."
+            "measured − predicted of a cell's first repeat (the maps show the median of all)."
         )
         st.dataframe(frames.regret(results), hide_index=True)
         st.caption(frames.rank_text(results.comparison.rank_correlation))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 from batchtwin.dashboard.answer import about_cell, cards
 from batchtwin.dashboard.results import Results
 
@@ -29,3 +31,13 @@ def test_recommended_cell_says_so_what_holds_it_back_and_where_the_default_lies(
     text = about_cell(by_hand, by_hand.cells[3], by_hand.recommendation)
     assert text.startswith("Recommended cell 8 × 256; held back most of the time by the KV blocks")
     assert "vLLM's default 128 × 2,048, off this grid" in text
+
+
+def test_numbers_of_one_seed_are_told_from_the_mean_that_the_answer_goes_by(by_hand: Results) -> None:
+    best = by_hand.cells[4]._replace(seeds=[{"output_throughput": 300.0}])
+    mine = by_hand.cells[3]._replace(seeds=[{"output_throughput": 340.0}])
+    assert by_hand.recommendation is not None
+    answer = dataclasses.replace(by_hand.recommendation, best=best.cell)
+    text = about_cell(dataclasses.replace(by_hand, cells=(mine, best)), mine, answer)
+    assert "has 9.4 % more" in text  # 350 against 320, not 400 against 300
+    assert text.endswith("shown is the first of 2 seeds, the one that is measured; answer and SLOs go by the mean.")

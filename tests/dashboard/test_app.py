@@ -15,6 +15,7 @@ from streamlit.proto.Metric_pb2 import Metric as MetricProto
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
+from batchtwin.dashboard.labels import number
 from batchtwin.dashboard.launch import APP, RESULTS_VARIABLE
 from batchtwin.dashboard.shell import PAGES
 from batchtwin.experiments.capacity import capacity
@@ -160,7 +161,7 @@ def test_load_page_prints_the_capacity_of_the_chosen_cells(page: Open, predicted
     test = page(predicted.folder.parent, "load", slo="ttft_ms=800", cells=cell.key)
     scenario = predicted.spec.scenario.with_(slo={"ttft_ms": 800.0})
     found = capacity(cell.of(scenario), predicted.profile, tolerance=0.05)
-    assert f"4 × 64: {found.rate_per_s:.3g} requests/s within the SLOs" in _text(test)
+    assert f"4 × 64: {number(found.rate_per_s)} requests/s within the SLOs" in _text(test)
     assert ["Goodput" in title or "SLO attainment" in title for title in _titles(test)] == [True, True]
 
 
@@ -400,3 +401,27 @@ def test_form_opens_over_results_and_closes_again(page: Open, predicted: Sweep) 
     assert "#### New sweep" in _text(test)
     _press(test, "Back to the results")
     assert test.metric
+
+
+@pytest.mark.parametrize("name", ["iterations", "shapes", "compare"])
+def test_sweep_without_a_predicted_cell_is_resumed_and_not_called_impossible(
+    page: Open, make_sweep: MakeSweep, tmp_path: Path, name: str
+) -> None:
+    made = make_sweep(tmp_path / "s", max_num_seqs=[4], max_num_batched_tokens=[64])
+    shutil.rmtree(made.folder / "cells")
+    test = page(tmp_path, name)
+    (said,) = test.error or test.info
+    assert "resume it on the page" in said.value
+
+
+@pytest.mark.parametrize("name", ["sweep", "trust"])
+def test_measurements_that_cannot_be_read_are_not_called_missing(
+    page: Open, make_sweep: MakeSweep, tmp_path: Path, name: str
+) -> None:
+    made = make_sweep(tmp_path / "s", 1, max_num_seqs=[4], max_num_batched_tokens=[64])
+    for run in made.folder.glob("cells/*/measured-0"):
+        (run / "run.json").write_text("[]")
+    test = page(tmp_path, name)
+    assert "is not what a run writes" in test.warning[0].value
+    assert "Nothing" not in _text(test)
+    assert "not measured" not in "".join(heading.value for heading in test.markdown)

@@ -59,6 +59,18 @@ def test_cells_that_meet_the_slos_are_known(with_default: Results) -> None:
     assert np.argwhere(data.meets_slo).tolist() == [[0, 0], [0, 1], [1, 1]]  # 100, 110 and 300 ms, not 400
 
 
+def test_slos_are_judged_by_the_mean_over_the_seeds_as_the_recommendation_judges(with_default: Results) -> None:
+    cells = tuple(
+        one._replace(
+            metrics={**one.metrics, "p99_ttft_ms": 100.0}, seeds=[{"p99_ttft_ms": late}, {"p99_ttft_ms": 100.0}]
+        )
+        for one, late in zip(with_default.cells, (900.0, 100.0, 0.0, 500.0, 900.0), strict=True)
+        if one.metrics
+    )
+    data = heatmap_data(dataclasses.replace(with_default, cells=cells), "output_throughput", slo={"ttft_ms": 300.0})
+    assert np.argwhere(data.meets_slo).tolist() == [[0, 1], [1, 1]]  # means of 367, 100, 233 and 367 ms
+
+
 def test_without_slos_no_cell_is_said_to_meet_them(by_hand: Results) -> None:
     assert not heatmap_data(by_hand, "output_throughput").meets_slo.any()
 

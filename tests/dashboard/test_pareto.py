@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from batchtwin.dashboard.colors import NEUTRAL
 from batchtwin.dashboard.pareto import explorer, frontier, pareto, pareto_data
 from batchtwin.dashboard.results import Results
 from batchtwin.experiments.grid import Cell
@@ -77,6 +78,7 @@ def test_figure_shades_what_misses_the_slo_and_marks_the_recommended_cell(result
     assert shade.x1 > 100
     (star,) = [trace for trace in figure.data if trace.name == "Recommended"]
     assert (list(star.x), list(star.y)) == ([100.0], [300.0])
+    assert star.marker.color == NEUTRAL  # seen on light and on dark
     (cloud,) = [trace for trace in figure.data if trace.name.startswith("Predicted")]
     assert set(cloud.marker.symbol) == {"circle-open"}  # 100 ms miss 50 ms
 

@@ -84,7 +84,10 @@ def test_pool_smaller_than_one_request_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("address", "sentence"),
-    [({"trace": "no-such-trace"}, "neither a file nor a generated trace")],
+    [
+        ({"trace": "no-such-trace"}, "neither a file nor a generated trace"),
+        ({"blocks": "-3"}, "-3 KV blocks hold nothing: give at least 2"),
+    ],
 )
 def test_what_cannot_be_said_is_one_sentence(address: dict[str, str], sentence: str) -> None:
     assert sentence in feasibility(ask(BASE, address, toy_profile(), "p.json"))

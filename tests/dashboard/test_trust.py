@@ -108,5 +108,5 @@ def test_calibration_card_has_errors_nulls_noise_and_provenance() -> None:
 
 def test_law_is_told_in_microseconds_without_what_is_zero() -> None:
     text = law_text(toy_profile())
-    assert text.startswith("fixed 2e+03 µs, per token 100 µs")
+    assert text.startswith("fixed 2,000 µs, per token 100 µs")
     assert "per prefill token" not in text
