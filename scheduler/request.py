@@ -25,6 +25,10 @@ class RequestStatus(IntEnum):
     ABORTED = 4
 
 
+WAITING, RUNNING, PREEMPTED, FINISHED, ABORTED = RequestStatus
+"""The same by name: a member looked up in its class costs 70 ns (Python 3.11)."""
+
+
 class Request:
     """One request of a trace. The scheduler owns its progress; everybody else only reads it.
 
@@ -84,7 +88,7 @@ class Request:
         self.client_id = client_id
         self.index = index
 
-        self.status = RequestStatus.WAITING
+        self.status = WAITING
         self.block_table: list[int] = []
         self.runs: tuple[Run, ...] = ()  # its tokens as runs of one stream, if they were needed
         self.num_registered_blocks = 0  # leading blocks of its table that the prefix cache knows

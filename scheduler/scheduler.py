@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import Batch, Bound, Chunk
+from .batch import BY_SEQS, UNBOUND, Batch, Chunk
 from .cohort import Cohort, Seat
 from .config import SchedulerConfig
 from .errors import BatchTwinError, RequestRefused
 from .kv_cache import CountedKVCache, KVCache
 from .policies import Policy, load_policy
-from .request import Request, RequestStatus
+from .request import ABORTED, FINISHED, PREEMPTED, RUNNING, WAITING, Request
 from .step import Step
 from .waiting import WaitingQueue
 
@@ -40,6 +40,7 @@ class Scheduler:
         shares = config.enable_prefix_caching or config.preemption_mode == "swap" or self.policy.reads_blocks
         self.kv = (KVCache if names_blocks or shares else CountedKVCache)(config, self.cohort)
         self.pool, self.host_pool = self.kv.pool, self.kv.host_pool
+        self.caches_prefixes = self.pool.caches_prefixes
         self.prefilling: dict[int, Request] = {}
         self.draining: dict[int, Request] = {}
         self.stalled: set[int] = set()  # ranks of those in ``prefilling`` that decode and only lacked budget
@@ -49,6 +50,13 @@ class Scheduler:
         """Resident sequences: what ``max_num_seqs`` bounds."""
         self.admission_limit_seqs = config.admission_limit_seqs
         self.stops_at_own_preemption = self._victim_rule == "last"
+        self.needs_all_blocks = (
+            config.scheduler_reserve_full_isl and not self.caches_prefixes and config.prefill_schedule_interval == 1
+        )
+        """Whether the head of the queue needs blocks for all its known tokens, whatever the step."""
+        self.blocked: Request | None = None
+        """Who needed more than there were when it was last looked at: ``blocked_blocks`` at least."""
+        self.blocked_blocks = 0
         self._can_leap = self.policy.can_leap and not config.async_scheduling
         self._refuse_unservable = refuse_unservable
         self._always_fits_tokens = min(config.max_model_len, config.num_usable_blocks * config.block_size)
@@ -80,7 +88,7 @@ class Scheduler:
             )
         if self._refuse_unservable and request.num_prompt_tokens + request.output_len > self._always_fits_tokens:
             self._check_servable(request)
-        request.status = RequestStatus.WAITING
+        request.status = WAITING
         self._requests[request.request_id] = request
         self.waiting.push(request)
 
@@ -90,11 +98,11 @@ class Scheduler:
         if request is None:
             return
         self._aborted = True
-        if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
+        if request.status in (WAITING, PREEMPTED):
             self._unqueue(request)
-            request.status = RequestStatus.ABORTED
+            request.status = ABORTED
         else:
-            request.status = RequestStatus.ABORTED
+            request.status = ABORTED
             self._release(request)
         if self.held and self.num_running == len(self.held):
             self._release_held()
@@ -207,7 +215,7 @@ class Scheduler:
         request.rank = self._next_rank
         self._next_rank += 1
         self.num_running += 1
-        request.status = RequestStatus.RUNNING
+        request.status = RUNNING
         self.prefilling[request.rank] = request
         return self.kv.admit(request, hits, num_tokens)
 
@@ -219,7 +227,7 @@ class Scheduler:
         copies = self.kv.swap_out(request)
         if not copies:
             request._tokens_to_recompute = max(request._tokens_to_recompute, computed)
-        request.status = RequestStatus.PREEMPTED
+        request.status = PREEMPTED
         self._release(request)
         request._computed_tokens = computed if copies else 0
         request.num_registered_blocks = 0
@@ -281,9 +289,9 @@ class Scheduler:
             return False
         if self._aborted or last.num_waiting != len(self.waiting) or self.config.prefill_schedule_interval > 1:
             return False
-        if last.bound is Bound.NONE:
+        if last.bound is UNBOUND:
             return False
-        return last.bound is Bound.MAX_NUM_SEQS or not self.pool.caches_prefixes  # what decodes fill could be a hit
+        return last.bound is BY_SEQS or not self.caches_prefixes  # what decodes fill could be a hit
 
     def _note_prefill(self, step: Step, batch: Batch) -> None:
         if step.carries_prefill:
@@ -294,8 +302,8 @@ class Scheduler:
             self._left_waiting = bool(self.waiting)
 
     def _end(self, request: Request) -> None:
-        was_preempted = request.status is RequestStatus.PREEMPTED  # its last token was under way then
-        request.status = RequestStatus.FINISHED
+        was_preempted = request.status is PREEMPTED  # its last token was under way then
+        request.status = FINISHED
         if was_preempted:
             self._unqueue(request)
         elif self.policy.keeps_finished_rows:

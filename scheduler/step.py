@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .batch import Batch, Bound, Chunk
+from .batch import BY_BLOCKS, BY_SEQS, BY_TOKENS, UNBOUND, Batch, Bound, Chunk
 from .cohort import NOBODY
-from .request import Request, RequestStatus
+from .request import PREEMPTED, Request
 
 if TYPE_CHECKING:
     from .cohort import Seat
@@ -19,27 +19,6 @@ class Step:
     lasting state is changed through its verbs only.
     """
 
-    threshold_tokens = 0
-    """Most prompt tokens one request may get in this step; 0 is no cap."""
-    holds_prefills = False
-    """Whether ``prefill_schedule_interval`` keeps prompts out of this step."""
-    carries_prefill = False
-    """Whether ``prefill_schedule_interval`` counts this step as one with prompt tokens: an unfinished prompt was
-    served, even if it lost its tokens again, or somebody was admitted with more than one token to compute."""
-    num_preempted = 0
-    """Preemptions of this step so far."""
-
-    # A step is made in every iteration: what stays at its default is the class's.
-    _preempted: Sequence[Request] = ()
-    _resumed: Sequence[Request] = ()
-    _stalled: Sequence[Request] = ()
-    _padding: Sequence[Chunk] = ()
-    _copies_out: Sequence[tuple[int, int]] = ()
-    _copies_in: Sequence[tuple[int, int]] = ()
-    _cached_tokens = 0
-    _ticks = False
-    _bound = Bound.NONE
-
     def __init__(self, scheduler: Scheduler) -> None:
         config = scheduler.config
         self._scheduler = scheduler
@@ -48,12 +27,26 @@ class Step:
         self.waiting = scheduler.waiting
         """Who waits, in order."""
         self.budget_tokens = self._limit_tokens = config.max_num_batched_tokens
+        self.threshold_tokens = scheduler.threshold_tokens() if config.long_prefill_token_threshold else 0
+        """Most prompt tokens one request may get in this step; 0 is no cap."""
+        self.holds_prefills = config.prefill_schedule_interval > 1 and scheduler.holds_prefills()
+        """Whether ``prefill_schedule_interval`` keeps prompts out of this step."""
+        self.carries_prefill = False
+        """Whether ``prefill_schedule_interval`` counts this step as one with prompt tokens: an unfinished prompt was
+        served, even if it lost its tokens again, or somebody was admitted with more than one token to compute."""
+        self.num_preempted = 0
+        """Preemptions of this step so far."""
         self._chunks: list[Chunk] = []
         self._admitted: list[Request] = []
-        if config.long_prefill_token_threshold:
-            self.threshold_tokens = scheduler.threshold_tokens()
-        if config.prefill_schedule_interval > 1:
-            self.holds_prefills = scheduler.holds_prefills()
+        self._preempted: Sequence[Request] = ()
+        self._resumed: Sequence[Request] = ()
+        self._stalled: Sequence[Request] = ()
+        self._padding: Sequence[Chunk] = ()
+        self._copies_out: Sequence[tuple[int, int]] = ()
+        self._copies_in: Sequence[tuple[int, int]] = ()
+        self._cached_tokens = 0
+        self._ticks = False
+        self._bound: Bound = UNBOUND
 
     # What a policy may look at.
 
@@ -103,7 +96,8 @@ class Step:
         if len(crossers) > scheduler.pool.num_free or (prefilling and not self._ends_with(prefilling)):
             self._advance_in_order(crossers, prefilling)
         else:
-            self._advance_in_bulk(crossers)
+            if crossers or scheduler.caches_prefixes:
+                self._advance_in_bulk(crossers)
             if prefilling:
                 self._serve_prefills()
         self._ticks = True
@@ -130,7 +124,7 @@ class Step:
 
     def held_back_by_blocks(self) -> None:
         """Say that somebody waits for KV blocks, where a policy decides so by itself."""
-        self._bound = Bound.KV_BLOCKS
+        self._bound = BY_BLOCKS
 
     def admit_next(self, *, whole: bool = False, reserve_tokens: int = 0) -> bool:
         """Admit the head of the queue with as many of its tokens as the budget allows (``whole``: all or nothing),
@@ -139,17 +133,21 @@ class Step:
         """
         scheduler, config, kv = self._scheduler, self.config, self._scheduler.kv
         if scheduler.num_running >= scheduler.admission_limit_seqs:
-            self._bound = Bound.MAX_NUM_SEQS
+            self._bound = BY_SEQS
             return False
         request = self.waiting.head
+        is_known = request is scheduler.blocked and scheduler.pool.num_free < scheduler.blocked_blocks
+        if is_known and self.budget_tokens > 0 and not whole:
+            self._bound = BY_BLOCKS
+            return False
         known = request.num_prompt_tokens + request._output_tokens
-        hits = kv.find(request) if kv.pool.caches_prefixes else []
+        hits = kv.find(request) if scheduler.caches_prefixes else []
         start = len(hits) * config.block_size if hits else request._computed_tokens
         want, budget = known - start, self.budget_tokens
         if self.threshold_tokens and want > self.threshold_tokens:
             want = self.threshold_tokens
         if budget <= 0 or (want > budget and whole):
-            self._bound = Bound.MAX_NUM_BATCHED_TOKENS
+            self._bound = BY_TOKENS
             return False
         if self.holds_prefills and known - start > 1:
             return False
@@ -158,16 +156,18 @@ class Step:
         if config.scheduler_reserve_full_isl and known > room_tokens:
             room_tokens = max(room_tokens, min(known, config.max_model_len))
         if not kv.has_room(max(room_tokens, reserve_tokens), hits, scheduler.num_running > 0):
-            self._bound = Bound.KV_BLOCKS
+            self._bound = BY_BLOCKS
+            if scheduler.needs_all_blocks:
+                scheduler.blocked = request
+                scheduler.blocked_blocks = -(-min(known, config.max_model_len) // config.block_size)
             return False
         self._take_in(request, hits, start, want)
-        if known - start > 1:
-            self.carries_prefill = True
+        self.carries_prefill = self.carries_prefill or known - start > 1
         return True
 
     def _take_in(self, request: Request, hits: list[int], start: int, num_tokens: int) -> None:
         self.waiting.pop()
-        if request.status is RequestStatus.PREEMPTED:
+        if request.status is PREEMPTED:
             self._resumed = [*self._resumed, request]
         else:
             self._admitted.append(request)
@@ -231,7 +231,7 @@ class Step:
         batch.copies_in, batch.copies_out = self._copies_in, self._copies_out
         batch.num_cached_tokens = self._cached_tokens
         if self._preempted:
-            batch.bound = Bound.KV_BLOCKS
+            batch.bound = BY_BLOCKS
         if self._padding:
             _sum_padding(batch, self._padding)
 
@@ -258,13 +258,13 @@ class Step:
         scheduler = self._scheduler
         if crossers:
             scheduler.kv.hand_out(crossers)
-        if scheduler.pool.caches_prefixes:
+        if scheduler.caches_prefixes:
             scheduler.kv.register_fillers(scheduler.kv.fillers())
 
     def _advance_in_order(self, crossers: dict[int, Seat], prefilling: dict[int, Request]) -> None:
         scheduler = self._scheduler
         cohort = scheduler.cohort
-        fillers = scheduler.kv.fillers() if scheduler.pool.caches_prefixes else {}
+        fillers = scheduler.kv.fillers() if scheduler.caches_prefixes else {}
         for rank in sorted({*crossers, *prefilling, *fillers}):
             left = self.budget_tokens - cohort.num_before(rank)
             if left <= 0:
@@ -299,7 +299,7 @@ class Step:
             return True
         want = self._capped(missing)
         if want > left:
-            self._bound = Bound.MAX_NUM_BATCHED_TOKENS
+            self._bound = BY_TOKENS
             want = left
         want = min(want, self._scheduler.config.max_model_len - computed - 1)
         if want <= 0:
@@ -328,11 +328,11 @@ class Step:
     def _serve(self, request: Request, start: int, num_tokens: int) -> None:
         stop, known = start + num_tokens, request.num_prompt_tokens + request._output_tokens
         if stop < known:
-            self._bound = Bound.MAX_NUM_BATCHED_TOKENS
+            self._bound = BY_TOKENS
         chunk = (request, request.rank, start, num_tokens, stop == known, request.block_table)
         self._chunks.append(tuple.__new__(Chunk, chunk))
         self.budget_tokens -= num_tokens
-        if self._scheduler.pool.caches_prefixes:
+        if self._scheduler.caches_prefixes:
             self._scheduler.kv.register(request, min(stop, known))
 
     def _close_chunks(self, batch: Batch, finishing: list[Request]) -> list[Request]:

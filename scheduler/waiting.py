@@ -6,12 +6,16 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from .request import Request
 
 
 class WaitingQueue(ABC):
     """Who waits, in the order in which they are admitted."""
+
+    keeps_head: ClassVar[bool] = False
+    """Whether a new arrival never becomes the head while somebody waits."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -43,6 +47,8 @@ class WaitingQueue(ABC):
 
 class ArrivalQueue(deque[Request], WaitingQueue):
     """First come, first served; who was preempted returns to the front."""
+
+    keeps_head = True
 
     @property
     def head(self) -> Request:

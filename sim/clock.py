@@ -32,11 +32,12 @@ class Clock(Environment):
     def feed(self, requests: Iterable[Request], deliver: Callable[[Request], None]) -> None:
         """Have each of ``requests``, which are in order, delivered at its ``arrival_s`` (at once if that is past)."""
         self._arrivals, self._deliver = iter(requests), deliver
-        self._draw()
+        self._arriving = coming = next(self._arrivals, None)
+        self.arrival_s = inf if coming is None else coming.arrival_s
 
     def step(self) -> None:
         """Process what comes next, an arrival or an event."""
-        if self._arriving is not None and not self._precedes(self.arrival_s, ARRIVAL - 1):
+        if self._arriving is not None and not (self._queue and self._precedes(self.arrival_s, ARRIVAL - 1)):
             self._arrive()
         else:
             super().step()
@@ -54,19 +55,19 @@ class Clock(Environment):
         happened.
         """
         while self.arrival_s <= time_s:
-            if self._precedes(self.arrival_s, ARRIVAL - 1):
+            if self._queue and self._precedes(self.arrival_s, ARRIVAL - 1):
                 return False
             self._arrive()
-        if self._precedes(time_s, priority):
+        if self._queue and self._precedes(time_s, priority):
             return False
         if time_s > self._now:
             self._now = time_s
         return True
 
     def _precedes(self, time_s: float, priority: int) -> bool:
-        """Whether an event comes before one that would be scheduled now for ``time_s`` with ``priority``."""
-        if not self._queue:
-            return False
+        """Whether the next event, which there is, comes before one that would be scheduled now for ``time_s`` with
+        ``priority``.
+        """
         head = self._queue[0]
         return head[0] < time_s or (head[0] == time_s and head[1] <= priority)
 
@@ -75,12 +76,9 @@ class Clock(Environment):
         assert request is not None
         if self.arrival_s > self._now:
             self._now = self.arrival_s
-        self._draw()
+        self._arriving = coming = next(self._arrivals, None)
+        self.arrival_s = inf if coming is None else coming.arrival_s
         self._deliver(request)
-
-    def _draw(self) -> None:
-        self._arriving = next(self._arrivals, None)
-        self.arrival_s = inf if self._arriving is None else self._arriving.arrival_s
 
 
 class WallClock(RealtimeEnvironment, Clock):

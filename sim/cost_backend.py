@@ -11,6 +11,9 @@ from .cost.contexts import Contexts, Spread
 from .cost.features import Features, features_of
 from .cost.models import CostModel, HostTerm, SpreadModel
 
+FEW_STEPS = 8
+"""So many are computed sooner than it is found out how many would do."""
+
 
 class Steady(NamedTuple):
     """A stretch of iterations that were run at once."""
@@ -52,7 +55,7 @@ class CostModelBackend:
         first step, for a model that asks (``needs_spread``).
         """
         host_s = self._host.host_s(features)
-        if until_s < inf:
+        if until_s < inf and num_steps > FEW_STEPS:
             step_s = host_s + self._cost_model.duration_s(features)
             if step_s > 0:  # later steps are hardly ever shorter, and a leap may always be
                 num_steps = min(num_steps, max(int((until_s - now_s) / step_s) + 1, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 
 import numpy as np
@@ -59,7 +59,7 @@ _PACKED_AT = [RECORDED.index(name) for name in PACKED]
 _FEW_AT = [RECORDED.index(name) for name in FEW_HAVE]
 _ROW_BYTES = 8 * len(PACKED)
 _START, _END, _, _DEVICE = range(4)
-_TOKENS, _SEQS, _DECODES, _KV_TOKENS, _PREFILLS, _PREFILL_TOKENS, _FREE, _TICK = (
+_TOKENS, _SEQS, _DECODES, _KV_TOKENS, _PREFILLS, _PREFILL_TOKENS, _FREE, _TICK, _WAITING = (
     RECORDED.index(name)
     for name in (
         "num_tokens",
@@ -70,6 +70,7 @@ _TOKENS, _SEQS, _DECODES, _KV_TOKENS, _PREFILLS, _PREFILL_TOKENS, _FREE, _TICK =
         "num_prefill_tokens",
         "num_free_blocks",
         "previous_tick",
+        "num_waiting",
     )
 )
 
@@ -85,18 +86,28 @@ class IterationRows:
         self._ends_s: list[float] = []
         self._devices_s: list[float] = []
         self._free_blocks: list[int] = []
+        self._joined: list[int] = []  # place among the iterations of all stretches
 
     def few(self, values: tuple[float, ...]) -> None:
         """``FEW_HAVE`` of the step that comes next."""
         self._few.append((len(self.steps) // _ROW_BYTES, *values))
 
     def stretch(
-        self, first: bytes, ends_s: Iterable[float], devices_s: Iterable[float], free_blocks: list[int]
+        self,
+        first: bytes,
+        ends_s: Iterable[float],
+        devices_s: Iterable[float],
+        free_blocks: list[int],
+        joined: Sequence[int] = (),
     ) -> None:
         """As many iterations as ``free_blocks`` has, each starting where the one before ended, with ``num_decodes`` KV
-        tokens more and one more ``previous_tick``; ``first`` is the first one's row, packed.
+        tokens more and one more ``previous_tick``; ``first`` is the first one's row, packed. From each of ``joined`` on
+        one more waits.
         """
         count = len(free_blocks)
+        if joined:
+            at = len(self._free_blocks)
+            self._joined += [at + step for step in joined if step < count]
         self._stretches.append((len(self.steps) // _ROW_BYTES, count))
         self.steps += first
         self._ends_s.extend(ends_s)
@@ -116,7 +127,7 @@ class IterationRows:
         if self._stretches:
             table = self._written_out(table)
         self.steps = bytearray()
-        for column in (self._few, self._stretches, self._ends_s, self._devices_s, self._free_blocks):
+        for column in (self._few, self._stretches, self._ends_s, self._devices_s, self._free_blocks, self._joined):
             column.clear()
         return table
 
@@ -133,6 +144,10 @@ class IterationRows:
         table[rows, _FREE] = self._free_blocks
         table[rows, _KV_TOKENS] += offsets * table[rows, _DECODES]
         table[rows, _TICK] += offsets
+        if self._joined:
+            more = np.cumsum(np.bincount(self._joined, minlength=len(rows)))
+            before = np.concatenate(([0], more))[np.cumsum(lengths) - lengths]
+            table[rows, _WAITING] += more - np.repeat(before, lengths)
         later = rows[offsets > 0]
         table[later, _START] = table[later - 1, _END]
         return table

@@ -7,7 +7,7 @@ record can be laid under another clock (``retimed``), which is how an error is s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -123,7 +123,25 @@ class Recorder:
             or batch.num_recomputed_tokens
         ):
             self._rows.few(_few(batch))
-        self._rows.steps += _row(batch, launched_s, execution, previous_tick, num_itl)
+        num_ticked, num_singles = batch.num_members, batch.num_single_chunks
+        self._rows.steps += pack(
+            launched_s,
+            execution[1],
+            execution[2],
+            execution[3],
+            batch.num_running,
+            batch.num_waiting,
+            num_ticked + num_singles,
+            batch.num_decode_kv_tokens,
+            len(batch.chunks) - num_singles,
+            batch.num_prefill_tokens,
+            batch.prefill_attention_work,
+            num_ticked + batch.num_sampled_chunks,
+            batch.num_free_blocks,
+            batch.bound,
+            previous_tick,
+            num_itl,
+        )
         self.num_iterations = i + 1
         if finished:
             self.finished(finished)
@@ -135,14 +153,24 @@ class Recorder:
         """Whether everybody in the cohort got a token in the iteration recorded last."""
         return not self._fresh and self._last_tick == self.num_iterations - 1
 
-    def leapt(self, features: Features, state: SteadyState, began_s: float, steady: Steady, free: list[int]) -> None:
-        """A stretch of steady iterations ended (only if ``is_settled``)."""
+    def leapt(
+        self,
+        features: Features,
+        state: SteadyState,
+        began_s: float,
+        steady: Steady,
+        free: list[int],
+        joined: Sequence[int] = (),
+    ) -> None:
+        """A stretch of steady iterations ended (only if ``is_settled``). ``joined`` are those of them, from 0, that
+        were the first to see one more waiting.
+        """
         at, num_steps = self.num_iterations, len(free)
         decodes = features.num_decodes
         times = (began_s, steady.ends_s[0], steady.host_s, steady.devices_s[0])
         counts = (state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens, 0, 0, 0.0, decodes)
         first = pack(*times, *counts, free[0], state.bound, at - 1, decodes)
-        self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free)
+        self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free, joined)
         self.num_iterations = at + num_steps
         self._last_tick = self.num_iterations - 1
         if self.num_iterations >= self._next_flush:
@@ -209,28 +237,6 @@ class Recorder:
     def _flush(self) -> None:
         self._next_flush = self.num_iterations + CHUNK_ROWS
         self._blocks.append(self._rows.take())
-
-
-def _row(batch: Batch, launched_s: float, execution: Execution, previous_tick: int, num_itl: int) -> bytes:
-    num_ticked, num_singles = batch.num_members, batch.num_single_chunks
-    return pack(
-        launched_s,
-        execution[1],
-        execution[2],
-        execution[3],
-        batch.num_running,
-        batch.num_waiting,
-        num_ticked + num_singles,
-        batch.num_decode_kv_tokens,
-        len(batch.chunks) - num_singles,
-        batch.num_prefill_tokens,
-        batch.prefill_attention_work,
-        num_ticked + batch.num_sampled_chunks,
-        batch.num_free_blocks,
-        batch.bound,
-        previous_tick,
-        num_itl,
-    )
 
 
 def _few(batch: Batch) -> tuple[float, ...]:

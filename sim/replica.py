@@ -65,7 +65,7 @@ class Replica:
         self.recorder.arrived(request, request.arrival_s if due_s is None else due_s)
         self.scheduler.add(request)
         if self._leaper is not None:
-            self._leaper.cut()
+            self._leaper.arrived()
         if self._idle is not None:
             self._idle.succeed()
             self._idle = None
@@ -96,7 +96,7 @@ class Replica:
                 batch = schedule()
                 if not (batch.num_members or batch.chunks or batch.preempted or in_flight):
                     raise BatchTwinError(_stuck(scheduler))
-                now_s = clock.now
+                now_s = clock._now  # simpy's property for it takes ten times as long
                 in_flight.append((batch, backend.launch(batch, now_s), now_s))
             if not in_flight:
                 self._idle = Event(clock)
@@ -104,12 +104,14 @@ class Replica:
                 continue
             batch, ticket, launched_s = in_flight.popleft()
             execution = backend.wait(ticket)
-            if not clock.reach(execution.end_s, self._step_end):
-                yield clock.at(execution.end_s, self._step_end)
+            end_s = execution.end_s
+            if not clock.reach(end_s, self._step_end):
+                yield clock.at(end_s, self._step_end)
             finished = complete(batch)
             self.recorder.completed(batch, launched_s, execution, finished)
-            self._tell(finished)
-            while leaper is not None and leaper.begin(batch, execution.end_s - launched_s):
+            if finished:
+                self._tell(finished)
+            while leaper is not None and leaper.begin(batch, end_s - launched_s):
                 if (landing := leaper.landing()) is not None:
                     yield landing
                 self._tell(leaper.land())
@@ -131,7 +133,7 @@ class Replica:
         return timed
 
     def _tell(self, finished: list[Request]) -> None:
-        if finished and (self._done or self._on_end):
+        if self._done or self._on_end:
             for request in finished:
                 self._end(request.request_id)
 

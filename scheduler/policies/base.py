@@ -25,8 +25,8 @@ class Policy(ABC):
     victim: ClassVar[str] = "last"
     """Who is preempted where blocks run out (``SchedulerConfig.victim``), unless the configuration says."""
     can_leap: ClassVar[bool] = False
-    """Whether, while nobody can be admitted, its steps differ in nothing but one more token for every decode; a
-    simulation may then take many of them at once."""
+    """Whether, while nobody can be admitted, its steps differ in nothing but one more token for every decode, however
+    many wait behind the head; a simulation may then take many of them at once."""
     reads_blocks: ClassVar[bool] = True
     """Whether it looks at block tables; where it does not, a simulation need only count blocks."""
     keeps_finished_rows: ClassVar[bool] = False

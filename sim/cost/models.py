@@ -149,13 +149,12 @@ class Fitted:
 
     def steady_s(self, features: Features, num_steps: int) -> list[float]:
         """Device seconds of a stretch of pure decodes. Terms that are 0 are left out, which changes no bit."""
-        first = self.duration_s(features)  # also tabulates
-        replayed = self.capture_sizes and features.num_tokens <= self.capture_sizes[-1]
-        base = (self._replayed if replayed else self._table)[features.num_tokens]
-        decodes, per_kv = self.per_decode_s * features.num_decodes, self.per_decode_kv_token_s
-        samples = self.per_sample_s * features.num_samples
-        kv, step = features.num_decode_kv_tokens, features.num_decodes
-        return [first, *(base + (decodes + per_kv * (kv + i * step) + samples) for i in range(1, num_steps))]
+        tokens, step, kv, _, _, _, num_samples, _, _ = features
+        self._tabulate(tokens)
+        replayed = self.capture_sizes and tokens <= self.capture_sizes[-1]
+        base = (self._replayed if replayed else self._table)[tokens]
+        decodes, per_kv, samples = self.per_decode_s * step, self.per_decode_kv_token_s, self.per_sample_s * num_samples
+        return [base + (decodes + per_kv * at + samples) for at in range(kv, kv + num_steps * step, step)]
 
     def _linear(self, f: Features) -> Number:
         return (

@@ -13,6 +13,7 @@ from profiles import toy_profile
 from batchtwin.scheduler import POLICIES, Request, Scheduler, SchedulerConfig
 from batchtwin.sim.clients import closed_loop, open_loop
 from batchtwin.sim.clock import ARRIVAL, Clock
+from batchtwin.sim.cost.models import Fitted, HostTerm
 from batchtwin.sim.cost_backend import CostModelBackend
 from batchtwin.sim.records import Recorder, Records
 from batchtwin.sim.replica import Replica
@@ -56,7 +57,8 @@ def loads(draw: st.DrawFn) -> Load:
 
 def _play(load: Load, *, leap: bool) -> tuple[Records, int]:
     clock = Clock()
-    named = {"fitted": PROFILE.cost_model, "slow": PROFILE.fast_and_slow[1]}
+    named = {"fitted": PROFILE.cost_model, "slow": PROFILE.fast_and_slow[1], "quarter": Fitted(fixed_s=0.25)}
+    host = HostTerm() if load.cost_model == "quarter" else PROFILE.host
     model = named.get(load.cost_model) or PROFILE.null(load.cost_model)
     requests = [
         Request(str(i), prompt, output, arrival_s=at, priority=priority, index=i)
@@ -64,7 +66,7 @@ def _play(load: Load, *, leap: bool) -> tuple[Records, int]:
     ]
     recorder = Recorder(len(requests))
     scheduler = Scheduler(load.config, load.policy)
-    replica = Replica(clock, scheduler, CostModelBackend(model, PROFILE.host), recorder, leap=leap)
+    replica = Replica(clock, scheduler, CostModelBackend(model, host), recorder, leap=leap)
     if load.num_clients is None:
         open_loop(clock, replica, requests)
     else:
@@ -114,3 +116,34 @@ def test_rule_8_something_is_leapt() -> None:
         wakes += 1
     assert len(recorder.records().iterations["end_s"]) == 60
     assert wakes < 15
+
+
+def test_rule_8_who_queues_up_behind_a_blocked_head_does_not_end_a_leap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may run. While the first decodes, others arrive: at a step's very end (seen by the next step), in between,
+    and in the last step of all.
+    """
+    arrivals = [(0.0, 4, 12, 0), (0.0, 4, 3, 0), (1.25, 4, 2, 0), (1.3, 4, 2, 0), (2.9, 4, 2, 0)]
+    config = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=16, max_model_len=64, num_gpu_blocks=64)
+    load = Load("vllm_v1", config, tuple(arrivals), (), None, "quarter")
+    scheduled = []
+    plain = Scheduler.schedule
+    monkeypatch.setattr(Scheduler, "schedule", lambda self: scheduled.append(self.num_steps) or plain(self))
+    records, _ = _play(load, leap=True)
+    assert scheduled[:3] == [0, 1, 12]  # its prompt, the step that finds the second blocked, the second's prompt
+    waiting = records.iterations["num_waiting"][:13].tolist()
+    assert waiting == [
+        1,
+        1,
+        1,
+        1,
+        1,
+        2,
+        3,
+        3,
+        3,
+        3,
+        3,
+        3,
+        3,
+    ]  # the last arrives in step 11, whose end admits the second
+    _assert_equal(load)
