@@ -12,10 +12,10 @@ import numpy as np
 
 from batchtwin.executor import Engine, calibration_batches, design_batch, load_model, measure_batches
 from batchtwin.executor.backend import DeviceBackend
-from batchtwin.executor.graphs import capture_sizes
 from batchtwin.executor.memory import block_bytes, measure_memory
 from batchtwin.executor.models import LoadedModel
 from batchtwin.scheduler.config import SchedulerConfig
+from batchtwin.scheduler.graph_sizes import capture_sizes
 from batchtwin.sim.cost.features import Features, features_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..kernels.metadata import NO_SLOT, AttentionMetadata, PackedBatch, pack
+from ..scheduler.graph_sizes import padded_size
 from .attention import PagedAttention
-from .graphs import Capture, Captured, padded_size
+from .graphs import Capture, Captured
 from .runners import Taken, run_model
 from .staging import Staging
 

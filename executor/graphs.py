@@ -1,32 +1,14 @@
-"""CUDA graphs: at which sizes a decode step is captured, and a captured step."""
+"""CUDA graphs: a captured step; at which sizes is ``scheduler/graph_sizes.py``'s."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-MOST_TOKENS = 512
 _WARM_UPS = 2
-
-
-def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
-    """Token counts that vLLM captures (0.33.0, optimisation level 2): 1, 2, 4, then by 8 below 256 and by 16 above, up
-    to twice ``max_num_seqs`` or 512, and both limits themselves where they lie within.
-    """
-    top = min(2 * max_num_seqs, MOST_TOKENS, max_num_batched_tokens)
-    sizes = {size for size in (1, 2, 4, *range(8, 256, 8), *range(256, MOST_TOKENS + 1, 16)) if size <= top}
-    sizes |= {limit for limit in (max_num_seqs, max_num_batched_tokens) if limit <= top}
-    return tuple(sorted(sizes))
-
-
-def padded_size(num_tokens: int, sizes: Sequence[int]) -> int | None:
-    """The smallest of the ascending ``sizes`` that holds ``num_tokens``; None where there is none."""
-    at = bisect_left(sizes, num_tokens)
-    return sizes[at] if num_tokens > 0 and at < len(sizes) else None
 
 
 class Captured(Protocol):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..executor import DeviceBackend, Engine, OutOfMemory, SamplingParams, load_model
-from ..executor.graphs import capture_sizes
 from ..executor.models import LoadedModel
 from ..executor.peaks import device_name, num_threads
+from ..scheduler.graph_sizes import capture_sizes
 from ..scheduler.request import Request
 from ..sim.clock import Clock, WallClock
 from ..sim.cost.profile import MemoryFacts, ModelFacts

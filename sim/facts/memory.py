@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..cost.tables.graph_sizes import capture_sizes
+from ...scheduler.graph_sizes import capture_sizes
 from .device import DeviceSpec
 from .errors import FactsError
 from .model import ModelConfig

@@ -15,7 +15,6 @@ pytest.importorskip("triton")
 from batchtwin.executor.attention import CpuPagedBatch, LayerCall
 from batchtwin.executor.cuda_runner import NO_STEP, CudaRunner, GraphPlan, StepArrays
 from batchtwin.executor.engine import Engine
-from batchtwin.executor.graphs import capture_sizes, padded_size
 from batchtwin.executor.kv_cache import PagedKVCache
 from batchtwin.executor.models import LoadedModel, load_model
 from batchtwin.executor.staging import Staging
@@ -27,25 +26,6 @@ from .models import CONFIGS, saved_checkpoint
 from .test_rule_11_greedy_tokens import ragged_requests, serve
 
 CONFIG = SchedulerConfig(max_num_seqs=6, max_num_batched_tokens=40, max_model_len=256, num_gpu_blocks=120, block_size=8)
-
-
-@pytest.mark.parametrize(
-    ("max_num_seqs", "budget", "count", "last"),
-    [(1024, 8192, 51, 512), (256, 2048, 51, 512), (128, 2048, 35, 256), (100, 300, 29, 200)],
-)
-def test_captured_sizes_are_vllms(max_num_seqs: int, budget: int, count: int, last: int) -> None:
-    """Figures seen in vLLM 0.33.0."""
-    sizes = capture_sizes(max_num_seqs, budget)
-    assert (len(sizes), sizes[-1]) == (count, last)
-    assert capture_sizes(10, 2048) == (1, 2, 4, 8, 10, 16)
-    assert 100 in capture_sizes(100, 300)
-
-
-def test_a_batch_is_padded_to_the_next_captured_size_and_not_beyond_the_last() -> None:
-    sizes = (1, 2, 4, 8, 16)
-    assert [padded_size(n, sizes) for n in (1, 2, 3, 5, 8, 9, 16)] == [1, 2, 4, 8, 8, 16, 16]
-    assert padded_size(17, sizes) is None
-    assert padded_size(0, sizes) is None
 
 
 class OnTheHost(CpuPagedBatch):

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ....scheduler.graph_sizes import capture_sizes
 from ..features import Features
 from ..models import Constant, CostModel, HostTerm, Roofline
 from ..profile import DeviceFacts, ModelFacts, ProfileError, roofline_of
-from .graph_sizes import capture_sizes
 from .lines import Line
 from .operator_table import Attention, OperatorTable
 

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ....scheduler.graph_sizes import padded_size
 from ..contexts import Contexts
 from ..features import Features, FloatArray
-from .graph_sizes import padded
 from .lines import Line
 
 
@@ -68,7 +68,7 @@ class OperatorTable:
         tokens = int(features.num_tokens)
         if not tokens:
             return float(swaps_s)
-        dense_s = self.dense(padded(tokens, self.graph_sizes))
+        dense_s = self.dense(padded_size(tokens, self.graph_sizes) or tokens)
         head_s = self.head(int(features.num_samples)) if features.num_samples else 0.0
         attention_s = self.attention.seconds(attention_load(features, contexts))
         return float(self.factor * (dense_s + attention_s + head_s) + swaps_s)

@@ -13,7 +13,6 @@ from batchtwin.sim.cost.tables.all_reduce import read_all_reduce
 from batchtwin.sim.cost.tables.by_spec import spec_profile
 from batchtwin.sim.cost.tables.csv_table import TableError
 from batchtwin.sim.cost.tables.from_kernels import linear_shapes
-from batchtwin.sim.cost.tables.graph_sizes import capture_sizes, padded
 from batchtwin.sim.cost.tables.open import open_tables
 from batchtwin.sim.cost.tables.operator_table import attention_load
 from batchtwin.sim.cost.tables.pieces import Wanted
@@ -26,19 +25,6 @@ A100, H100 = "data/aiconfigurator_vllm/a100_sxm_vllm0.14.0", "data/aiconfigurato
 LLAMA_3 = "meta-llama/Meta-Llama-3-8B"
 DECODES = Features(64, 64, 64 * 1024, 0, 0, 0.0, 64, 0, 64)
 PROMPT = Features(2048, 0, 0, 1, 2048, 2048 * 1024.0, 1, 0, 1)
-
-
-def test_capture_sizes_are_vllms() -> None:
-    """scheduler.md §10 of the shared notes: 51 sizes to 512, 35 to 256, 29 to 200; and the short lists it gives."""
-    assert [len(capture_sizes(*knobs)) for knobs in ((1024, 8192), (256, 2048), (128, 2048), (100, 300))] == [
-        51,
-        51,
-        35,
-        29,
-    ]
-    assert capture_sizes(10, 2048) == (1, 2, 4, 8, 10, 16)
-    assert capture_sizes(3, 2048) == (1, 2, 3, 4)
-    assert (padded(9, capture_sizes(10, 2048)), padded(17, capture_sizes(10, 2048))) == (10, 17)
 
 
 def test_linear_shapes_are_those_that_the_tables_readme_states() -> None:
