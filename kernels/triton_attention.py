@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,14 +64,14 @@ def prefill_attention(
 ) -> None:
     """Sequences ``first_seq … S − 1``, of any number of new tokens (one included), into their rows of ``out``."""
     _check(query, key_cache, value_cache, out)
-    num_kv_heads, head_dim = key_cache.shape[2:]
-    group = query.shape[1] // num_kv_heads
+    num_kv_heads = key_cache.shape[2]
     launch = _launch(query, key_cache, decode=False)
+    block_q = launch.block_m // (query.shape[1] // num_kv_heads)
     num_seqs = metadata.num_seqs - first_seq
     # A decode in front has one token, so the rows behind ``first_seq`` decodes are known without reading anything.
     num_tokens = metadata.num_tokens - min(first_seq, metadata.num_decodes)
     with explained("prefill_attention", lambda: _described(query, key_cache)):
-        prefill_kernel[(num_tokens // (launch.block_m // group) + num_seqs, num_kv_heads)](
+        prefill_kernel[(num_tokens // block_q + num_seqs, num_kv_heads)](
             query,
             key_cache,
             value_cache,
@@ -80,26 +81,7 @@ def prefill_attention(
             metadata.block_tables,
             first_seq,
             num_seqs,
-            options.scale * options.key_scale,
-            options.value_scale,
-            query.stride(0),
-            query.stride(1),
-            out.stride(0),
-            out.stride(1),
-            key_cache.stride(0),
-            key_cache.stride(1),
-            key_cache.stride(2),
-            metadata.block_tables.stride(0),
-            group=group,
-            head_dim=head_dim,
-            padded_head_dim=padded(head_dim),
-            block_size=key_cache.shape[1],
-            block_m=launch.block_m,
-            tile=launch.tile,
-            num_stages=launch.num_stages,
-            window=options.window,
-            softcap=options.softcap,
-            **launch.options,
+            **_common(query, key_cache, metadata, options, out, launch),
         )
 
 
@@ -113,9 +95,7 @@ def decode_attention(
 ) -> None:
     """The leading ``num_decodes`` rows of ``query`` [≥ num_decodes, n_q_heads, head_dim] into those of ``out``."""
     _check(query, key_cache, value_cache, out)
-    num_kv_heads, head_dim = key_cache.shape[2:]
-    num_heads = query.shape[1]
-    group = num_heads // num_kv_heads
+    num_heads, head_dim = query.shape[1:]
     launch = _launch(query, key_cache, decode=True)
     splits = _splits(metadata, options.window)
     parts = log_sums = out
@@ -123,7 +103,7 @@ def decode_attention(
         parts = torch.empty((splits.grid, num_heads, head_dim), dtype=torch.float32, device=query.device)
         log_sums = torch.empty((splits.grid, num_heads), dtype=torch.float32, device=query.device)
     with explained("decode_attention", lambda: _described(query, key_cache)):
-        decode_kernel[(splits.grid, num_kv_heads)](
+        decode_kernel[(splits.grid, key_cache.shape[2])](
             query,
             key_cache,
             value_cache,
@@ -134,29 +114,40 @@ def decode_attention(
             metadata.block_tables,
             splits.start_loc,
             metadata.num_decodes,
-            options.scale * options.key_scale,
-            options.value_scale,
-            query.stride(0),
-            query.stride(1),
-            out.stride(0),
-            out.stride(1),
-            key_cache.stride(0),
-            key_cache.stride(1),
-            key_cache.stride(2),
-            metadata.block_tables.stride(0),
-            group=group,
-            head_dim=head_dim,
-            padded_head_dim=padded(head_dim),
-            block_size=key_cache.shape[1],
-            block_m=launch.block_m,
-            tile=launch.tile,
-            num_stages=launch.num_stages,
-            window=options.window,
-            softcap=options.softcap,
-            **launch.options,
+            **_common(query, key_cache, metadata, options, out, launch),
         )
         if splits.merged:
             _merge(parts, log_sums, splits.start_loc, metadata.num_decodes, out)
+
+
+def _common(
+    query: Tensor, key_cache: Tensor, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor, launch: Launch
+) -> dict[str, Any]:
+    """The arguments that both kernels take: scales, strides, and what they are compiled for."""
+    block_size, num_kv_heads, head_dim = key_cache.shape[1:]
+    stride_block, stride_slot, stride_kv_head, _ = key_cache.stride()
+    return {
+        "scale": options.scale * options.key_scale,
+        "value_scale": options.value_scale,
+        "stride_query_token": query.stride(0),
+        "stride_query_head": query.stride(1),
+        "stride_out_token": out.stride(0),
+        "stride_out_head": out.stride(1),
+        "stride_block": stride_block,
+        "stride_slot": stride_slot,
+        "stride_kv_head": stride_kv_head,
+        "stride_table": metadata.block_tables.stride(0),
+        "group": query.shape[1] // num_kv_heads,
+        "head_dim": head_dim,
+        "padded_head_dim": padded(head_dim),
+        "block_size": block_size,
+        "block_m": launch.block_m,
+        "tile": launch.tile,
+        "num_stages": launch.num_stages,
+        "window": options.window,
+        "softcap": options.softcap,
+        **launch.options,
+    }
 
 
 def _merge(parts: Tensor, log_sums: Tensor, split_start_loc: Tensor, num_decodes: int, out: Tensor) -> None:
