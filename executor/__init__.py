@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from .backend import DeviceBackend, MeasuredStep
-    from .calibration import MeasuredBatch, measure_batches
+    from .calibration import MeasuredBatch, measure_batches, time_batch_s
     from .checkpoints import PRESETS
     from .design import calibration_batches, design_batch
     from .engine import Engine
@@ -40,6 +40,7 @@ _MODULE_OF = {
     "design_batch": "design",
     "load_model": "models",
     "measure_batches": "calibration",
+    "time_batch_s": "calibration",
 }
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "design_batch",
     "load_model",
     "measure_batches",
+    "time_batch_s",
 ]
 
 

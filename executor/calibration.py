@@ -56,7 +56,7 @@ def measure_batches(
         for i in rng.permutation(len(measured)).tolist():
             row = measured[i]
             engine.run(row.batch)  # not timed: a server's iteration finds the caches its like has left
-            row.times_s.append(_time_s(engine, row.batch, clock))
+            row.times_s.append(time_batch_s(engine, row.batch, clock))
             row.at_s.append(clock() - began)
         num_rounds += 1
         round_s = clock() - round_began
@@ -74,17 +74,17 @@ def _warm_up(
 ) -> dict[int, float]:
     """Seconds of each batch that was run, by index."""
     if choose is None:
-        return {i: _time_s(engine, batch, clock) for i, batch in enumerate(batches)}
+        return {i: time_batch_s(engine, batch, clock) for i, batch in enumerate(batches)}
     began, first_s = clock(), dict[int, float]()
     while (i := choose(first_s)) is not None:
-        first_s[i] = _time_s(engine, batches[i], clock)
+        first_s[i] = time_batch_s(engine, batches[i], clock)
         if clock() - began > share_s and len(first_s) >= _MIN_BATCHES:
             break
     return first_s
 
 
-def _time_s(engine: Engine, batch: Batch, clock: Callable[[], float]) -> float:
-    """As the backend measures it: the device's own clock where it has one."""
+def time_batch_s(engine: Engine, batch: Batch, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one run of ``batch``, as the backend measures it: the device's own clock where it has one."""
     began = clock()
     step = engine.launch(batch)
     engine.finish(step)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..executor import DeviceBackend, Engine, MeasuredBatch, calibration_batches, measure_batches
+from ..executor import DeviceBackend, Engine, MeasuredBatch, calibration_batches, measure_batches, time_batch_s
 from ..executor.peaks import device_name, flops_per_s, memory_bytes_per_s, num_threads
 from ..scheduler.batch import Batch
 from ..scheduler.cohort import NOBODY
@@ -187,8 +187,9 @@ def _measure_host(opened: Device, block_size: int, num_gpu_blocks: int, limits: 
 
 
 def _measure_swap(engine: Engine, num_gpu_blocks: int) -> float:
-    """Seconds to copy one block between device and host, the median over both ways."""
+    """Seconds to copy one block between device and host as a preempting step does, the median over both ways."""
     count = min(SWAP_BLOCKS, num_gpu_blocks - 1)
+    engine.cache.reserve_host(count)
     copies = [(block, block) for block in range(1, count + 1)]
     times = []
     for repeat in range(2 * SWAP_REPEATS):
@@ -197,7 +198,5 @@ def _measure_swap(engine: Engine, num_gpu_blocks: int) -> float:
             batch.copies_out = copies
         else:
             batch.copies_in = copies
-        began = time.perf_counter()
-        engine.run(batch)
-        times.append(time.perf_counter() - began)
+        times.append(time_batch_s(engine, batch))
     return float(np.median(times[2:])) / count

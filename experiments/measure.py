@@ -105,6 +105,8 @@ class Device:
         limits = Limits(scenario.max_num_seqs, scenario.max_num_batched_tokens, scenario.max_model_len)
         engine = self.engine(blocks, scenario.block_size, scenario.seed, limits)
         engine.sampling = sampling_of(scenario)
+        if self.loaded.device == "cuda" and scenario.preemption_mode == "swap":
+            engine.cache.reserve_host(scenario.num_cpu_blocks)  # pinning memory takes long, so not while measuring
         backend = DeviceBackend(engine)
         clock: Clock = WallClock(strict=False) if wall_clock else Clock()
         records = run_scenario(scenario, blocks, backend, host_clock=time.perf_counter, clock=clock)

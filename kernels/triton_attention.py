@@ -121,7 +121,12 @@ def decode_attention(
 
 
 def _common(
-    query: Tensor, key_cache: Tensor, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor, launch: Launch
+    query: Tensor,
+    key_cache: Tensor,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    out: Tensor,
+    launch: Launch,
 ) -> dict[str, Any]:
     """The arguments that both kernels take: scales, strides, and what they are compiled for."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
