@@ -15,7 +15,7 @@ from ..kernels.metadata import NO_SLOT, AttentionMetadata, PackedBatch, pack
 from ..scheduler.graph_sizes import padded_size
 from .attention import PagedAttention
 from .graphs import Capture, Captured
-from .runners import Taken, run_model
+from .runners import Forward, Taken, run_model
 from .staging import Staging
 
 if TYPE_CHECKING:
@@ -139,19 +139,25 @@ class CudaRunner:
             return None
         return padded_size(num_seqs, self.graphs.sizes)
 
-    def forward(self, shapes: ForwardShapes, taken: Taken | None) -> Tensor:
-        """As ``Runner.forward``."""
+    def forward(self, shapes: ForwardShapes, taken: Taken | None) -> Forward:
+        """As ``Runner.forward``. The greedy choice is captured with the step; it is copied out of the graph's memory,
+        since a later replay may come before the step that waits for these tokens.
+        """
         arrays, size = StepArrays.of(shapes), self.graph_size(shapes)
         if size is None:
-            return self._run(self._send(self._eager, arrays, taken, static=False))
+            return Forward(*self._run(self._send(self._eager, arrays, taken, static=False)))
         arrays = self._padded(arrays, size)
         graph = self._graph(size, arrays)
         self._send(self._static, arrays, taken, static=True)
-        return graph.replay()[: shapes.sample_rows.size]
+        logits, greedy = graph.replay()
+        num_samples = shapes.sample_rows.size
+        return Forward(logits[:num_samples], greedy[:num_samples].clone())
 
-    def _run(self, inputs: StepInputs) -> Tensor:
+    def _run(self, inputs: StepInputs) -> tuple[Tensor, Tensor]:
+        """Logits of the sampled rows and their largest: under a hundredth of a step's bytes, even if nobody asks."""
         paged = self._attention(self._cache, inputs.metadata)
-        return run_model(self._loaded.model, inputs.input_ids, inputs.positions, inputs.sample_rows, paged)
+        logits = run_model(self._loaded.model, inputs.input_ids, inputs.positions, inputs.sample_rows, paged)
+        return logits, logits.argmax(dim=-1)
 
     def _graph(self, size: int, arrays: StepArrays) -> Captured:
         if size not in self._captured:

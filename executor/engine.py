@@ -22,8 +22,8 @@ from .errors import DeviceUnavailable, KVCacheTooLarge, OutOfMemory
 from .graphs import CudaGraphs
 from .kv_cache import PagedKVCache
 from .models import LoadedModel
-from .runners import CpuRunner, Runner, Taken
-from .sampling import SamplingParams, sample
+from .runners import CpuRunner, Forward, Runner, Taken
+from .sampling import SamplingParams, is_greedy, sample
 from .tokens import TokenStore
 
 
@@ -182,12 +182,14 @@ class Engine:
     def _tokens_of(self, shapes: ForwardShapes, step: Step) -> Tensor:
         if not shapes.input_tokens.size:
             return torch.zeros(0, dtype=torch.int64, device=self.device)
-        logits = self._forward(shapes)
+        forward = self._forward(shapes)
         params = [self.sampling(request) for request in step.requests] if self.sampling else []
-        return sample(logits, params, step.positions)
+        if forward.greedy is not None and is_greedy(params):
+            return forward.greedy
+        return sample(forward.logits, params, step.positions)
 
     @torch.inference_mode()
-    def _forward(self, shapes: ForwardShapes) -> Tensor:
+    def _forward(self, shapes: ForwardShapes) -> Forward:
         return self._runner.forward(shapes, self._tokens_in_flight(shapes) if self._in_flight else None)
 
     def _tokens_in_flight(self, shapes: ForwardShapes) -> Taken | None:

@@ -14,12 +14,13 @@ _WARM_UPS = 2
 class Captured(Protocol):
     """A step whose inputs and output stay at fixed addresses."""
 
-    def replay(self) -> Tensor:
-        """Run it again on what the inputs hold now; gives the same output tensor every time."""
+    def replay(self) -> tuple[Tensor, Tensor]:
+        """Run it again on what the inputs hold now; gives the same output tensors every time."""
         ...
 
 
-Capture = Callable[[Callable[[], Tensor]], Captured]
+Step = Callable[[], tuple[Tensor, Tensor]]
+Capture = Callable[[Step], Captured]
 
 
 class CudaGraphs:
@@ -28,7 +29,7 @@ class CudaGraphs:
     def __init__(self) -> None:
         self._pool: Any = torch.cuda.graph_pool_handle()
 
-    def __call__(self, run: Callable[[], Tensor]) -> Captured:
+    def __call__(self, run: Step) -> Captured:
         """Capture ``run``, which is called a few times before: kernels compile and libraries initialise there."""
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -43,11 +44,11 @@ class CudaGraphs:
 
 
 class _CudaGraph:
-    def __init__(self, graph: Any, output: Tensor) -> None:
+    def __init__(self, graph: Any, output: tuple[Tensor, Tensor]) -> None:
         self._graph = graph
         self._output = output
 
-    def replay(self) -> Tensor:
+    def replay(self) -> tuple[Tensor, Tensor]:
         """As ``Captured.replay``."""
         self._graph.replay()
         return self._output

@@ -27,10 +27,19 @@ class Taken(NamedTuple):
     tokens: Tensor
 
 
-class Runner(Protocol):
-    """Gives the logits [samples, vocab] of a batch."""
+class Forward(NamedTuple):
+    """What a forward gives. A captured step's ``logits`` lie where the next replay of it writes."""
 
-    def forward(self, shapes: ForwardShapes, taken: Taken | None) -> Tensor:
+    logits: Tensor
+    """[samples, vocab]"""
+    greedy: Tensor | None = None
+    """[samples] the most probable tokens, where they are part of the forward."""
+
+
+class Runner(Protocol):
+    """Runs the model over a batch."""
+
+    def forward(self, shapes: ForwardShapes, taken: Taken | None) -> Forward:
         """Queue the whole forward; the result may not be there yet."""
         ...
 
@@ -49,18 +58,19 @@ class CpuRunner:
     def capture_all(self) -> None:
         """Nothing is captured on a CPU."""
 
-    def forward(self, shapes: ForwardShapes, taken: Taken | None) -> Tensor:
-        """As ``Runner.forward``."""
+    def forward(self, shapes: ForwardShapes, taken: Taken | None) -> Forward:
+        """As ``Runner.forward``; the greedy choice is left to the sampler, which is quicker at it on a CPU."""
         input_ids = torch.from_numpy(shapes.input_tokens)
         if taken is not None:
             input_ids[taken.rows] = taken.tokens[taken.places]
-        return run_model(
+        logits = run_model(
             self._model,
             input_ids,
             torch.from_numpy(shapes.positions),
             torch.from_numpy(shapes.sample_rows),
             CpuPagedBatch(self._cache, shapes),
         )
+        return Forward(logits)
 
 
 def run_model(model: Any, input_ids: Tensor, positions: Tensor, sample_rows: Tensor, paged: PagedAttention) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,14 +11,18 @@ import torch
 
 pytest.importorskip("triton")
 
+from batchtwin.executor import engine as engine_module
 from batchtwin.executor.attention import CpuPagedBatch, LayerCall
 from batchtwin.executor.cuda_runner import NO_STEP, CudaRunner, GraphPlan, StepArrays
 from batchtwin.executor.engine import Engine
+from batchtwin.executor.graphs import Step
 from batchtwin.executor.kv_cache import PagedKVCache
 from batchtwin.executor.models import LoadedModel, load_model
+from batchtwin.executor.sampling import SamplingParams
 from batchtwin.executor.staging import Staging
 from batchtwin.kernels.metadata import NO_SLOT, AttentionMetadata
 from batchtwin.scheduler.config import SchedulerConfig
+from batchtwin.scheduler.request import Request
 from batchtwin.scheduler.scheduler import Scheduler
 
 from .models import CONFIGS, saved_checkpoint
@@ -61,21 +64,24 @@ _ARRAYS = ("query_start_loc", "seq_lens", "block_tables", "slot_mapping")
 class Replayed:
     """Instead of a graph: the captured step is run again, on whatever its inputs hold by then."""
 
-    def __init__(self, run: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, run: Step) -> None:
         self._run = run
         self.num_replays = 0
-        run()
+        self._outputs = run()
 
-    def replay(self) -> torch.Tensor:
+    def replay(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Into the same memory every time, as a graph does."""
         self.num_replays += 1
-        return self._run()
+        for place, fresh in zip(self._outputs, self._run(), strict=True):
+            place.copy_(fresh)
+        return self._outputs
 
 
 class FakeCudaEngine(Engine):
     def _make_runner(self, sizes: tuple[int, ...], max_model_len: int) -> CudaRunner:
         self.captured: list[Replayed] = []
 
-        def capture(run: Callable[[], torch.Tensor]) -> Replayed:
+        def capture(run: Step) -> Replayed:
             self.captured.append(Replayed(run))
             return self.captured[-1]
 
@@ -135,6 +141,33 @@ def test_a_step_launched_early_takes_tokens_that_are_still_on_the_device(loaded:
             engine.finish(step)  # type: ignore[arg-type]
             scheduler.complete(done)  # type: ignore[arg-type]
     assert {f"r{i}": engine.outputs(f"r{i}") for i in range(9)} == _expected(loaded)
+
+
+def test_the_greedy_choice_is_part_of_the_captured_step(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeCudaEngine(
+        loaded, num_gpu_blocks=120, block_size=8, seed=3, capture_sizes=(1, 2, 4, 8), max_model_len=256
+    )
+    expected = _expected(loaded)
+    monkeypatch.setattr(engine_module, "sample", lambda *_: pytest.fail("sampled outside the step"))
+    serve(engine, CONFIG, ragged_requests(9))
+    assert {f"r{i}": engine.outputs(f"r{i}") for i in range(9)} == expected
+    assert sum(graph.num_replays for graph in engine.captured) > 5
+
+
+def test_who_draws_gets_the_tokens_of_an_engine_without_graphs(loaded: LoadedModel) -> None:
+    def sampling(request: Request) -> SamplingParams:
+        return SamplingParams(temperature=0.8, top_k=20, seed=request.index) if request.index % 2 else SamplingParams()
+
+    plain = Engine(loaded, num_gpu_blocks=120, block_size=8, seed=3, sampling=sampling)
+    graphs = FakeCudaEngine(
+        loaded, num_gpu_blocks=120, block_size=8, seed=3, capture_sizes=(8,), max_model_len=256, sampling=sampling
+    )
+    for engine in (plain, graphs):
+        serve(engine, CONFIG, ragged_requests(9))
+    drawn = {f"r{i}": graphs.outputs(f"r{i}") for i in range(9)}
+    assert drawn == {f"r{i}": plain.outputs(f"r{i}") for i in range(9)}
+    greedy = _expected(loaded)
+    assert {i for i in range(9) if drawn[f"r{i}"] != greedy[f"r{i}"]} >= {1, 3, 5}
 
 
 def test_a_step_travels_in_one_copy(loaded: LoadedModel) -> None:
