@@ -3,12 +3,25 @@
     python benchmarks/gpu_check.py [--out gpu_check.json] [--minutes 11] [--wheels DIR] [--dry-run]
 
 The machine needs torch, triton, transformers, numpy and pandas of any recent versions, and no network. Bring one pure
-wheel, ``simpy`` (4.1 or newer, py3-none-any), in ``--wheels`` or installed; with scipy there too, predictions are made
-on the spot, else later by ``gpu_predict.py`` from the file. Sections, each written to the file as it ends:
+wheel, ``simpy`` (4.1 or newer, py3-none-any), in ``--wheels`` or installed; without it there is no sweep. With scipy
+and pydantic there too (they are not pure: install them), predictions and floors come on the spot, else later from the
+file by ``gpu_predict.py`` and ``gpu_expectations.py --against``. What is measured beside ours if installed: flash-attn
+(2 or 3), FlashInfer, vLLM.
 
-setup, correctness of every kernel (one that fails is not timed), roof card, kernels against the device's limit and
-PyTorch's own, the engine on a random model of Llama-3.1-8B's shape, calibration, a 12-cell sweep with its step logs,
-prediction. ``--dry-run`` runs all of it on the CPU at toy sizes: its figures mean nothing, its code paths do.
+Each section is written to the file as it ends, the last row by row. One that would not fit into the minutes left is
+skipped, and says so. What they are expected to take on an H100, in s, never measured yet:
+
+    setup         2   what ran where
+    correctness  90   every kernel against the naive reference, mostly compiling; one that fails is not timed
+    roof          5   bandwidth and arithmetic that this device really has
+    kernels      10   decode and prefill against that
+    engine       90   a random model of Llama-3.1-8B's shape: weights, 51 graphs, steps against their floors
+    calibration  75   designed batches, whose times make the cost model
+    sweep       150   12 cells of both knobs with their step logs
+    prediction    5   the sweep predicted from the calibration alone
+    peers       150   the kernels of others beside ours: last, since one of them may crash the process
+
+``--dry-run`` runs all of it on the CPU at toy sizes: its figures mean nothing, its code paths do.
 """
 
 from __future__ import annotations
@@ -31,7 +44,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 ROOT = Path(__file__).resolve().parent.parent
 WHEELS = ROOT / "benchmarks" / "wheels"
-PACKAGES = ("torch", "triton", "transformers", "numpy", "simpy", "scipy", "flash-attn", "flashinfer-python", "vllm")
+PACKAGES = ("torch", "triton", "transformers", "numpy", "pandas", "simpy", "scipy", "pydantic")
 FORMAT = 1
 Section = Callable[["Report"], dict[str, Any]]
 
@@ -60,12 +73,16 @@ class Report:
                 done = section(self)
             except Exception as error:  # noqa: BLE001  (a GPU run must leave all that it can)
                 done = {"failed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-3000:]}
-        self.sections[name] = done | {"wall_s": round(time.monotonic() - began, 2)}
+        self.keep(name, self.sections.get(name, {}) | done | {"wall_s": round(time.monotonic() - began, 2)})
+        say = done.get("summary") or done.get("failed") or done.get("skipped") or "done"
+        print(f"[{name}] {say}  ({self.sections[name]['wall_s']:.0f} s)", flush=True)
+
+    def keep(self, name: str, done: dict[str, Any]) -> None:
+        """Write what a section has so far."""
+        self.sections[name] = done
         scratch = self.path.with_name(self.path.name + ".part")
         scratch.write_text(json.dumps({"format": FORMAT, "dry_run": self.dry_run, "sections": self.sections}) + "\n")
         scratch.replace(self.path)
-        say = done.get("summary") or done.get("failed") or done.get("skipped") or "done"
-        print(f"[{name}] {say}  ({self.sections[name]['wall_s']:.0f} s)", flush=True)
 
 
 def setup(report: Report) -> dict[str, Any]:
@@ -157,6 +174,11 @@ def main() -> None:
         sys.exit("There is no CUDA device here: run it where one is, or with --dry-run.")
     import gpu_engine
     import gpu_kernels
+    import gpu_peers
+
+    def peers(report: Report) -> dict[str, Any]:
+        gpu_engine.release()
+        return gpu_peers.peers(report)
 
     report = Report(args.out, dry_run=args.dry_run, minutes=args.minutes)
     for name, section, needs_s in (
@@ -168,6 +190,7 @@ def main() -> None:
         ("calibration", gpu_engine.calibration, 45),
         ("sweep", gpu_engine.sweep, 45),
         ("prediction", predict, 5),
+        ("peers", peers, 20),
     ):
         report.run(name, section, needs_s)
     print(f"Wrote {args.out}")

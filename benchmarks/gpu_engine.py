@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from batchtwin.executor import Engine, calibration_batches, design_batch, load_model, measure_batches
 from batchtwin.executor.backend import DeviceBackend
@@ -72,6 +74,15 @@ def one_engine(dry_run: bool, device: str) -> tuple[Engine, dict[str, Any]]:
         max_model_len=plan.max_model_len,
     )
     return engine, facts | {"start_s": time.monotonic() - began, "capture_sizes": engine.capture_sizes}
+
+
+def release() -> None:
+    """Give the engine's and the model's memory back: what follows needs neither."""
+    one_engine.cache_clear()
+    loaded_model.cache_clear()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def engine(report: Report) -> dict[str, Any]:
