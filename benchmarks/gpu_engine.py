@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gpu_expectations import ENGINE_DECODES, ENGINE_PREFILLS, judged
 
 from batchtwin.executor import Engine, calibration_batches, design_batch, load_model, measure_batches
 from batchtwin.executor.backend import DeviceBackend
@@ -19,6 +20,7 @@ from batchtwin.executor.models import LoadedModel
 from batchtwin.scheduler.config import SchedulerConfig
 from batchtwin.scheduler.graph_sizes import capture_sizes
 from batchtwin.sim.cost.features import Features, features_of
+from batchtwin.sim.cost.models import Roofline
 
 if TYPE_CHECKING:
     from gpu_check import Report
@@ -43,8 +45,8 @@ class Plan:
         """Generator, scale of prompts and of outputs."""
         self.seqs = (2, 8) if dry_run else (16, 64, 256)
         self.tokens = (32, 64) if dry_run else (512, 1024, 2048, 4096)
-        self.decodes = ((2, 40), (8, 60)) if dry_run else ((1, 1024), (8, 1024), (32, 1024), (128, 1024), (32, 3000))
-        self.prefills = (32, 64) if dry_run else (512, 2048, 4096)
+        self.decodes = ((2, 40), (8, 60)) if dry_run else ENGINE_DECODES
+        self.prefills = (32, 64) if dry_run else ENGINE_PREFILLS
         self.repeats = 3 if dry_run else 30
 
 
@@ -86,40 +88,65 @@ def release() -> None:
 
 
 def engine(report: Report) -> dict[str, Any]:
-    """Steps of decodes alone against the bytes they must move, prefills against their FLOPs; vLLM beside if there."""
+    """Steps of decodes alone and of prefills against their floors on this device and on its data sheet."""
     plan = Plan(report.dry_run)
     made, facts = one_engine(report.dry_run, report.device)
-    shape, roof = made.loaded.shape, report.sections["roof"]
-    read_once = shape.num_parameters - shape.vocab_size * shape.hidden_size  # an embedding is looked up, not read
-    weight_bytes = read_once * made.loaded.model.dtype.itemsize
-    kv_bytes = block_bytes(made.loaded, BLOCK_SIZE) / BLOCK_SIZE
+    floor = _floor(made, report.sections["roof"])
+    pool = {"block_size": BLOCK_SIZE, "num_gpu_blocks": made.cache.num_blocks}
     steps = []
     for num_seqs, context in plan.decodes:
-        batch = design_batch([context] * num_seqs, [], block_size=BLOCK_SIZE, num_gpu_blocks=made.cache.num_blocks)
-        times = _step_ms(made, batch, plan.repeats)
-        floor_ms = 1e3 * (weight_bytes + num_seqs * context * kv_bytes) / roof["memory_bytes_per_s"]
-        steps.append(
-            {"kind": "decode", "num_seqs": num_seqs, "context": context, "floor_ms": floor_ms}
-            | times
-            | {"over_floor": times["p50_ms"] / floor_ms, "output_tok_s": 1e3 * num_seqs / times["p50_ms"]}
-        )
+        times = _timed(made, design_batch([context] * num_seqs, [], **pool), floor, plan.repeats)
+        rate = {"output_tok_s": 1e3 * num_seqs / times["p50_ms"]}
+        steps.append({"kind": "decode", "num_seqs": num_seqs, "context": context} | times | rate)
     for tokens in plan.prefills:
-        batch = design_batch(
-            [], [(0, tokens)], block_size=BLOCK_SIZE, num_gpu_blocks=made.cache.num_blocks, prefix=f"prefill{tokens}"
-        )
-        times = _step_ms(made, batch, plan.repeats)
-        flops = 2.0 * read_once * tokens + 2.0 * shape.num_layers * shape.num_q_heads * shape.head_dim * tokens**2
-        floor_ms = 1e3 * flops / roof["flops_per_s"]
-        steps.append({"kind": "prefill", "tokens": tokens, "floor_ms": floor_ms} | times)
-        steps[-1]["over_floor"] = times["p50_ms"] / floor_ms
+        batch = design_batch([], [(0, tokens)], prefix=f"prefill{tokens}", **pool)
+        steps.append({"kind": "prefill", "tokens": tokens} | _timed(made, batch, floor, plan.repeats))
     vllm = "vLLM is not installed" if find_spec("vllm") is None else "vLLM is installed: run its own benchmark beside"
     worst = max(step["over_floor"] for step in steps if step["kind"] == "decode")
-    return {
+    found: dict[str, Any] = {
         "facts": facts,
-        "steps": steps,
         "vllm": vllm,
         "summary": f"decode steps up to {worst:.2f}x of the byte floor",
     }
+    return found | _judged(steps, report.sections["setup"].get("gpu"))
+
+
+def _judged(steps: list[dict[str, Any]], gpu: str | None) -> dict[str, Any]:
+    """The steps, with the share of the data sheet's floor where there is one."""
+    if gpu is None:
+        return {"steps": steps, "data_sheet": "none of a CPU"}
+    if find_spec("pydantic") is None:
+        return {"steps": steps, "data_sheet": "pydantic is not here: run gpu_expectations.py --against on this file"}
+    from batchtwin.sim.facts.errors import FactsError
+
+    try:
+        return {"steps": judged(steps, gpu), "data_sheet": gpu}
+    except FactsError as error:
+        return {"steps": steps, "data_sheet": str(error)}
+
+
+def _floor(made: Engine, roof: dict[str, Any]) -> Roofline:
+    """As ``sim/facts/roofline.py`` has it, of the loaded model and the rates measured here; of an embedding that is not
+    the LM head too, a row is looked up.
+    """
+    shape, model = made.loaded.shape, made.loaded.model
+    lm_head = shape.vocab_size * shape.hidden_size
+    read = shape.num_parameters - (0 if model.config.tie_word_embeddings else lm_head)
+    return Roofline(
+        weight_bytes=float(read * model.dtype.itemsize),
+        kv_bytes_per_token=block_bytes(made.loaded, BLOCK_SIZE) / BLOCK_SIZE,
+        flops_per_token=2.0 * (read - lm_head),
+        flops_per_sample=2.0 * lm_head,
+        flops_per_attention_pair=4.0 * shape.num_layers * shape.num_q_heads * shape.head_dim,
+        memory_bytes_per_s=roof["memory_bytes_per_s"],
+        flops_per_s=roof["flops_per_s"],
+    )
+
+
+def _timed(made: Engine, batch: Any, floor: Roofline, repeats: int) -> dict[str, float]:
+    floor_ms = 1e3 * floor.duration_s(features_of(batch))
+    times = _step_ms(made, batch, repeats)
+    return {"floor_ms": floor_ms} | times | {"over_floor": times["p50_ms"] / floor_ms}
 
 
 def _step_ms(made: Engine, batch: Any, repeats: int) -> dict[str, float]:

@@ -43,7 +43,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_section_runs_on_a_bare_machine(rehearsed: dict[str, Any]) -> None:
     sections = rehearsed["sections"]
     assert list(sections) == [
-        "setup", "correctness", "roof", "kernels", "engine", "calibration", "sweep", "prediction",
+        "setup", "correctness", "roof", "kernels", "engine", "calibration", "sweep", "prediction", "peers",
     ]  # fmt: skip
     assert not [name for name, done in sections.items() if "failed" in done]
     assert [name for name, done in sections.items() if "skipped" in done] == ["prediction"]  # scipy is missing
@@ -57,7 +57,28 @@ def test_all_kernels_are_right_before_any_is_timed(rehearsed: dict[str, Any]) ->
     for row in rehearsed["sections"]["kernels"]["timed"]:
         assert row["ours"]["p20_us"] <= row["ours"]["p50_us"] <= row["ours"]["p80_us"]
         assert row["percent_of_peak"] == pytest.approx(100 * row["floor_us"] / row["ours"]["p50_us"])
-        assert row["sdpa"]["p50_us"] > 0
+
+
+def test_the_engines_steps_stand_beside_the_floor_of_what_they_move(rehearsed: dict[str, Any]) -> None:
+    """tiny-llama in float32, by hand: 4 layers of 256 · 32 · (8 + 4 + 4 + 8) weights of attention, 3 · 256 · 688 of the
+    MLP and two norms of 256, a last norm, and the LM head of 4,096 · 256, but no embedding; 2 · 4 layers · 4 KV heads ·
+    32 · 4 bytes a context token, of which there are twice 40.
+    """
+    sections = rehearsed["sections"]
+    step = sections["engine"]["steps"][0]
+    weights = 4 * (196_608 + 528_384 + 512) + 256 + 4096 * 256
+    moved = 4 * weights + 2 * 40 * 4096
+    assert step["floor_ms"] == pytest.approx(1e3 * moved / sections["roof"]["memory_bytes_per_s"])
+    assert step["over_floor"] == pytest.approx(step["p50_ms"] / step["floor_ms"])
+
+
+def test_pytorchs_own_kernels_agree_with_ours_and_are_timed_beside_them(rehearsed: dict[str, Any]) -> None:
+    found = rehearsed["sections"]["peers"]
+    assert found["versions"]["sdpa"].startswith("torch ")
+    for row in found["timed"]:
+        for name in ("sdpa", "flex_attention"):
+            assert row[name]["rms_ratio"] < 4e-6
+            assert row[name]["p50_us"] > 0
 
 
 def test_a_decode_moves_the_bytes_of_its_context(rehearsed: dict[str, Any]) -> None:
@@ -115,14 +136,21 @@ def test_a_section_that_breaks_leaves_the_others_and_what_was_written(
     def broken(report: object) -> dict[str, Any]:
         raise ValueError("of the device")
 
+    def row_by_row(report: Report) -> dict[str, Any]:
+        report.keep("fourth", {"rows": [1, 2]})
+        raise ValueError("of the third row")
+
     report = Report(tmp_path / "out.json", dry_run=False, minutes=1)
     report.run("first", broken, 1)
     report.run("second", lambda report: {"figure": 3}, 1)
     report.run("third", broken, 100)
+    report.run("fourth", row_by_row, 1)
     sections = json.loads((tmp_path / "out.json").read_text())["sections"]
     assert sections["first"]["failed"] == "ValueError: of the device"
     assert sections["second"]["figure"] == 3
     assert "it needs about 100" in sections["third"]["skipped"]
+    assert sections["fourth"]["rows"] == [1, 2]
+    assert "third row" in sections["fourth"]["failed"]
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
