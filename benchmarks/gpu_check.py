@@ -21,6 +21,7 @@ skipped, and says so. What they are expected to take on an H100, in s, never mea
     prediction    5   the sweep predicted from the calibration alone
     peers       150   the kernels of others beside ours: last, since one of them may crash the process
 
+A file kept as ``benchmarks/results/gpu_check_NAME.json`` is a gate of the test suite from then on.
 ``--dry-run`` runs all of it on the CPU at toy sizes: its figures mean nothing, its code paths do.
 """
 

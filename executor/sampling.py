@@ -4,11 +4,9 @@ A request's token at a position depends on its logits, its parameters, its seed 
 same however the request is batched. Noise comes from a counter-based generator instead of torch's, whose numbers
 depend on what was drawn before.
 
-On a CUDA device the greedy choice is captured with the decode step (``cuda_runner``). Drawing is not: what a batch
-needs of it changes from step to step. It follows the step as elementwise kernels over [n, vocab], with a sort where
-top-k or top-p is asked for, its parameters in one copy, and nothing in it waits for the device. They are not fused into
-one kernel: some twenty passes over 64-bit integers, counted at about 20 · 2 · 8 bytes a logit, which for 64 rows of
-128,256 is 2.6 GB or 0.8 ms of an H100's bandwidth.
+On a CUDA device the greedy choice is captured with the decode step (``cuda_runner``), and drawing is one kernel behind
+it (``kernels/triton_sampling.py``), with a sort before it where top-k or top-p is asked for. That part is not captured:
+what a batch needs of it changes from step to step. Parameters travel in one copy, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from torch import Tensor
 from .errors import ExecutorError
 
 _MASK = 0xFFFFFFFF
-_NOISE_BITS = 24
-"""As many as a float32's fraction holds."""
+_NOISE_BITS = 23
+"""As many as leave room for a half in a float32: with 24 the largest would be rounded to 1, whose noise is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,24 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence
         return _argmax(logits)
     vocab_size = logits.shape[1]
     keys, top_k, temperature, top_p = _columns(params, positions, vocab_size, logits.device)
-    greedy = temperature == 0
-    scores = logits.float() / torch.where(greedy, 1.0, temperature)
     if any(p.top_k or p.top_p < 1 for p in params):
-        scores = _restricted(scores, top_k, top_p)
-    return torch.where(greedy, scores, scores + _gumbel(keys, vocab_size)).argmax(dim=-1)
+        logits = _restricted(_tempered(logits, temperature), top_k, top_p)
+        temperature = (temperature > 0).float()  # applied already, but greedy stays greedy
+    if logits.device.type == "cuda":
+        from ..kernels.triton_sampling import draw
+
+        return draw(logits, keys, temperature)
+    return draw_on_host(logits, keys, temperature)
+
+
+def draw_on_host(logits: Tensor, keys: Tensor, temperature: Tensor) -> Tensor:
+    """[n] int64 tokens from ``logits`` [n, vocab] by ``keys`` and ``temperature`` [n, 1]."""
+    scores = _tempered(logits, temperature)
+    return torch.where(temperature == 0, scores, scores + _gumbel(keys, logits.shape[1])).argmax(dim=-1)
+
+
+def _tempered(logits: Tensor, temperature: Tensor) -> Tensor:
+    return logits.float() / torch.where(temperature == 0, 1.0, temperature)
 
 
 def is_greedy(params: Sequence[SamplingParams]) -> bool:

@@ -17,13 +17,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from . import triton_kernels, triton_write_kv
+from . import triton_kernels, triton_sampling, triton_write_kv
 from .errors import KernelError, cause
 from .launch import MAX_SPLITS, launch_config, padded
 from .triton_attention import MERGE_TILE
 
 QUERY_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
-KERNELS = ("prefill", "decode", "merge", "write_kv")
+KERNELS = ("prefill", "decode", "merge", "write_kv", "draw")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,10 @@ def _described(variant: Variant, architecture: str) -> tuple[Any, dict[str, str]
         constants |= {"max_splits": MAX_SPLITS, "tile": MERGE_TILE}
         pointers = {"parts": "*fp32", "log_sums": "*fp32", "out": f"*{v.query}"} | indices
         return triton_kernels.merge_kernel, pointers, constants, {"num_warps": 4}
+    if v.kernel == "draw":
+        pointers = {"logits": f"*{v.query}", "keys": "*i64", "temperatures": "*fp32", "tokens": "*i64"}
+        constants = {"tile": triton_sampling.TILE}
+        return triton_sampling.draw_kernel, pointers, constants, {"num_warps": triton_sampling.NUM_WARPS}
     if v.kernel != "write_kv":
         raise KernelError(f"There is no kernel {v.kernel!r}: choose one of {', '.join(KERNELS)}.")
     constants = {"num_kv_heads": v.num_kv_heads, "head_dim": v.head_dim, "block_size": v.block_size}

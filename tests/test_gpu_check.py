@@ -53,6 +53,7 @@ def test_every_section_runs_on_a_bare_machine(rehearsed: dict[str, Any]) -> None
 def test_all_kernels_are_right_before_any_is_timed(rehearsed: dict[str, Any]) -> None:
     correctness = rehearsed["sections"]["correctness"]
     assert correctness["num_wrong"] == 0
+    assert correctness["draw"] == {"right": True, "rows": 64, "different": 0}
     assert {row["batch"] for row in correctness["checked"]} == {"decode", "prefill", "mixed"}
     for row in rehearsed["sections"]["kernels"]["timed"]:
         assert row["ours"]["p20_us"] <= row["ours"]["p50_us"] <= row["ours"]["p80_us"]

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from batchtwin.executor.engine import Engine
 from batchtwin.executor.errors import ExecutorError
 from batchtwin.executor.models import load_model
-from batchtwin.executor.sampling import SamplingParams, sample
+from batchtwin.executor.sampling import SamplingParams, _gumbel, sample
 from batchtwin.scheduler.request import Request
 
 from .test_rule_11_greedy_tokens import BATCHINGS, BLOCK_SIZE, ragged_requests, serve
@@ -73,6 +73,26 @@ def test_seed_and_position_change_the_draw() -> None:
     one, other = ([SamplingParams(temperature=1.0, seed=seed)] * 40 for seed in (1, 2))
     assert len(set(sample(logits, one, range(40)).tolist())) > 30
     assert sample(logits, one, range(40)).tolist() != sample(logits, other, range(40)).tolist()
+
+
+def _unmixed(bits: int) -> int:
+    """The inverse of MurmurHash3's finaliser: what it turns into ``bits``."""
+    bits ^= bits >> 16
+    bits = bits * pow(0xC2B2AE35, -1, 2**32) % 2**32
+    bits ^= (bits >> 13) ^ (bits >> 26)
+    bits = bits * pow(0x85EBCA6B, -1, 2**32) % 2**32
+    return bits ^ (bits >> 16)
+
+
+@pytest.mark.parametrize("drawn", [0xFFFFFFFF, 0])
+def test_the_rarest_noise_is_finite(drawn: int) -> None:
+    """Token 0's bits are its key's upper half, mixed: the largest and the smallest that can be drawn."""
+    key = torch.tensor([[_unmixed(drawn) << 32]])
+    noise = _gumbel(key, 2)
+    assert torch.isfinite(noise).all()
+    # The uniform number is within 2⁻²⁴ of 1 or of 0: −log(−log(1 − 2⁻²⁴)) = 24 log 2, −log(24 log 2).
+    expected = 24 * np.log(2) if drawn else -np.log(24 * np.log(2))
+    assert float(noise[0, 0]) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ SMALL = {
         Variant("prefill", "fp32", "fp32"),
         Variant("merge"),
         Variant("write_kv", cache="fp8e4nv"),
+        Variant("draw"),
     ],
     "sm_80": [Variant("prefill"), Variant("decode", head_dim=80, group=7), Variant("write_kv", num_kv_heads=3)],
-    "gfx942": [Variant("prefill"), Variant("decode")],
+    "gfx942": [Variant("prefill"), Variant("decode"), Variant("draw")],
 }
 ELEMENTS = [("fp16", "fp16"), ("bf16", "bf16"), ("bf16", "fp8e4nv"), ("fp32", "fp32")]
 
@@ -39,6 +40,7 @@ def full(architecture: str) -> list[Variant]:
         out += [Variant(kernel, head_dim=d, group=group) for d in (64, 128, 256) for group in (1, 2, 3, 7, 8, 16, 64)]
     for (query, cache), head_dim in itertools.product(elements, (64, 80, 128, 256)):
         out += [Variant("merge", query, cache, head_dim), Variant("write_kv", query, cache, head_dim)]
+    out += [Variant("draw", query, query) for query in ("fp16", "bf16", "fp32")]
     return list(dict.fromkeys(out))
 
 

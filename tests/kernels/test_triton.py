@@ -28,11 +28,15 @@ def test_attention_equals_the_reference_and_touches_no_poisoned_place(errors: di
 
 
 def test_every_interpreted_case_is_looked_at(errors: dict[str, Any]) -> None:
-    assert set(errors) == {*SMALL, "replay", "far page", "merge", "write", "write fp8"}
+    assert set(errors) == {*SMALL, "replay", "far page", "merge", "write", "write fp8", "draw"}
 
 
 def test_write_kv_equals_the_reference_bit_for_bit(errors: dict[str, Any]) -> None:
     assert errors["write"][0] == 0.0
+
+
+def test_drawing_takes_the_tokens_that_pytorch_takes(errors: dict[str, Any]) -> None:
+    assert errors["draw"][0] == 0.0
 
 
 def test_write_kv_scales_clips_and_rounds_into_an_fp8_cache(errors: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ from cases import Error, PagedCase, error, paged_case
 from torch import Tensor
 from triton_cases import SMALL, KernelCase, full
 
-from batchtwin.kernels import reference, triton_attention, triton_write_kv
+from batchtwin.executor.sampling import _key, draw_on_host
+from batchtwin.kernels import reference, triton_attention, triton_sampling, triton_write_kv
 from batchtwin.kernels.metadata import PackedBatch, pack
 from batchtwin.kernels.triton_attention import AttentionOptions
 
@@ -158,6 +159,22 @@ def merge_error() -> Error:
     return error(out[1], reference.merge(parts[1:], logs[1:]))
 
 
+def draw_mismatches() -> float:
+    """Rows whose token differs from PyTorch's, of 12: three element types, sizes beside the tile, all temperatures."""
+    generator, wrong = torch.Generator().manual_seed(1), 0
+    keys = torch.tensor([[_key(seed, 7 + seed)] for seed in range(4)])
+    temperature = torch.tensor([[0.0], [0.3], [1.0], [5.0]])
+    for dtype, vocab_size in ((torch.float32, 4097), (torch.float16, 2048), (torch.float32, 11)):
+        logits = (3 * torch.randn((4, vocab_size + 3), generator=generator)).to(dtype)[:, :vocab_size]
+        logits[3, ::2] = float("-inf")  # as top-k leaves them
+        expected = draw_on_host(logits, keys, temperature)
+        wrong += int((triton_sampling.draw(logits, keys, temperature) != expected).sum())
+    tied = torch.zeros((1, 5000))
+    tied[0, [4000, 300, 4999]] = 2.0
+    wrong += int(triton_sampling.draw(tied, keys[:1], temperature[:1])[0]) != 300
+    return float(wrong)
+
+
 def main(grid: str) -> None:
     if grid == "full":
         print(json.dumps({name: attention_error(case) for name, case in full().items()}))
@@ -165,6 +182,7 @@ def main(grid: str) -> None:
     errors: dict[str, Error] = {name: attention_error(case) for name, case in SMALL.items()}
     errors |= {"replay": replay_error(), "far page": far_page_error(), "merge": merge_error()}
     writes = {"write": write_error(fp8=False), "write fp8": write_error(fp8=True)}
+    writes["draw"] = draw_mismatches()
     print(json.dumps(errors | {name: Error(wrong, wrong, []) for name, wrong in writes.items()}))
 
 
