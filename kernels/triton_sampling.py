@@ -19,7 +19,7 @@ _SHIFT = tl.constexpr(32 - NOISE_BITS)
 _STEP = tl.constexpr(2.0**-NOISE_BITS)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _mixed(bits):
     """The finaliser of MurmurHash3, on uint32."""
     bits = (bits ^ (bits >> 16)) * 0x85EBCA6B
