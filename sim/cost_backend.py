@@ -30,6 +30,8 @@ class CostModelBackend:
         self._cost_model = cost_model
         self._host = host or HostTerm()
         self._spread_model = cast(SpreadModel, cost_model) if getattr(cost_model, "needs_spread", False) else None
+        self.needs_spread = self._spread_model is not None
+        """Whether ``steady`` wants the contexts."""
         self.spread = Spread()
         self._device_free_s = 0.0
 
@@ -54,7 +56,7 @@ class CostModelBackend:
         launched one after the other; fewer, if they would go on long after ``until_s``. ``contexts`` are those of the
         first step, for a model that asks (``needs_spread``).
         """
-        host_s = self._host.host_s(features)
+        host_s = self._host.fixed_s + self._host.per_seq_s * features[-1]
         if until_s < inf and num_steps > FEW_STEPS:
             step_s = host_s + self._cost_model.duration_s(features)
             if step_s > 0:  # later steps are hardly ever shorter, and a leap may always be
@@ -67,12 +69,7 @@ class CostModelBackend:
         for device_s in devices_s:
             now_s = now_s + host_s + device_s
             ends_s.append(now_s)
-        return Steady(host_s, devices_s, ends_s)
-
-    @property
-    def needs_spread(self) -> bool:
-        """Whether ``steady`` wants the contexts."""
-        return self._spread_model is not None
+        return tuple.__new__(Steady, (host_s, devices_s, ends_s))
 
     def skip_to(self, end_s: float) -> None:
         """A stretch of ``steady`` iterations has run until ``end_s``."""

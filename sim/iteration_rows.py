@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
 CHUNK_ROWS = 16_384
 
 ITERATION_TIMES = ("start_s", "end_s", "host_s", "device_s")
@@ -55,28 +55,18 @@ _SUMS = ("num_tokens", "num_seqs")
 PACKED = tuple(name for name in RECORDED if name not in FEW_HAVE + _SUMS)
 pack = Struct(f"{len(PACKED)}d").pack
 """``PACKED`` of one iteration as bytes: a third of what appending to an array takes."""
-_PACKED_AT = [RECORDED.index(name) for name in PACKED]
-_FEW_AT = [RECORDED.index(name) for name in FEW_HAVE]
 _ROW_BYTES = 8 * len(PACKED)
-_START, _END, _, _DEVICE = range(4)
-_TOKENS, _SEQS, _DECODES, _KV_TOKENS, _PREFILLS, _PREFILL_TOKENS, _FREE, _TICK, _WAITING = (
-    RECORDED.index(name)
-    for name in (
-        "num_tokens",
-        "num_seqs",
-        "num_decodes",
-        "num_decode_kv_tokens",
-        "num_prefills",
-        "num_prefill_tokens",
-        "num_free_blocks",
-        "previous_tick",
-        "num_waiting",
-    )
-)
+FLOATS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work"))
+"""Columns that are no whole numbers."""
+
+
+def kind_of(name: str) -> type[np.float64 | np.int64]:
+    """The type of a column of iterations."""
+    return np.float64 if name in FLOATS else np.int64
 
 
 class IterationRows:
-    """Collects rows of ``RECORDED`` and gives them out as one table."""
+    """Collects rows of ``RECORDED`` and gives them out as columns."""
 
     def __init__(self) -> None:
         self.steps = bytearray()
@@ -114,40 +104,43 @@ class IterationRows:
         self._devices_s.extend(devices_s)
         self._free_blocks.extend(free_blocks)
 
-    def take(self) -> FloatArray:
-        """[iterations, ``RECORDED``] Everything collected; then it starts anew."""
-        packed = np.frombuffer(self.steps, dtype=np.float64).reshape(-1, len(PACKED))
-        table = np.zeros((len(packed), len(RECORDED)))
-        table[:, _PACKED_AT] = packed
-        if self._few:
-            few = np.array(self._few, dtype=np.float64)
-            table[few[:, :1].astype(np.int64), _FEW_AT] = few[:, 1:]
-        table[:, _TOKENS] = table[:, _DECODES] + table[:, _PREFILL_TOKENS]
-        table[:, _SEQS] = table[:, _DECODES] + table[:, _PREFILLS]
+    def take(self) -> dict[str, NDArray[Any]]:
+        """[iterations] each of ``RECORDED``, of everything collected; then it starts anew."""
+        packed = np.frombuffer(self.steps, dtype=np.float64).reshape(-1, len(PACKED)).T
+        columns: dict[str, NDArray[Any]] = {
+            name: values.astype(kind_of(name)) for name, values in zip(PACKED, packed, strict=True)
+        }
+        few = np.array(self._few, dtype=np.float64).reshape(-1, 1 + len(FEW_HAVE)).T
+        at = few[0].astype(np.int64)
+        for name, values in zip(FEW_HAVE, few[1:], strict=True):
+            columns[name] = np.zeros(packed.shape[1], dtype=kind_of(name))
+            columns[name][at] = values
         if self._stretches:
-            table = self._written_out(table)
+            columns = self._written_out(columns)
+        columns["num_tokens"] = columns["num_decodes"] + columns["num_prefill_tokens"]
+        columns["num_seqs"] = columns["num_decodes"] + columns["num_prefills"]
         self.steps = bytearray()
         for column in (self._few, self._stretches, self._ends_s, self._devices_s, self._free_blocks, self._joined):
             column.clear()
-        return table
+        return {name: columns[name] for name in RECORDED}
 
-    def _written_out(self, steps: FloatArray) -> FloatArray:
+    def _written_out(self, steps: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         places, lengths = np.array(self._stretches, dtype=np.int64).T
-        repeats = np.ones(len(steps), dtype=np.int64)
+        repeats = np.ones(len(steps["end_s"]), dtype=np.int64)
         repeats[places] = lengths
-        table = np.repeat(steps, repeats, axis=0)
+        columns = {name: np.repeat(values, repeats) for name, values in steps.items()}
         firsts = (np.cumsum(repeats) - repeats)[places]
         offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         rows = np.repeat(firsts, lengths) + offsets
-        table[rows, _END] = self._ends_s
-        table[rows, _DEVICE] = self._devices_s
-        table[rows, _FREE] = self._free_blocks
-        table[rows, _KV_TOKENS] += offsets * table[rows, _DECODES]
-        table[rows, _TICK] += offsets
+        columns["end_s"][rows] = self._ends_s
+        columns["device_s"][rows] = self._devices_s
+        columns["num_free_blocks"][rows] = self._free_blocks
+        columns["num_decode_kv_tokens"][rows] += offsets * columns["num_decodes"][rows]
+        columns["previous_tick"][rows] += offsets
         if self._joined:
             more = np.cumsum(np.bincount(self._joined, minlength=len(rows)))
             before = np.concatenate(([0], more))[np.cumsum(lengths) - lengths]
-            table[rows, _WAITING] += more - np.repeat(before, lengths)
+            columns["num_waiting"][rows] += more - np.repeat(before, lengths)
         later = rows[offsets > 0]
-        table[later, _START] = table[later - 1, _END]
-        return table
+        columns["start_s"][later] = columns["end_s"][later - 1]
+        return columns

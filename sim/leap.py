@@ -62,8 +62,10 @@ class Leaper:
             return False
         cohort, backend = scheduler.cohort, self._backend
         decodes = len(cohort.ranks)
-        self._features = Features(decodes, decodes, cohort.num_kv_tokens, 0, 0, 0.0, decodes, 0, decodes)
-        self._state = SteadyState(scheduler.num_running, len(scheduler.waiting), last.bound if is_blocked else UNBOUND)
+        sums = (decodes, decodes, cohort.num_kv_tokens, 0, 0, 0.0, decodes, 0, decodes)
+        self._features = tuple.__new__(Features, sums)
+        bound = last.bound if is_blocked else UNBOUND
+        self._state = tuple.__new__(SteadyState, (scheduler.num_running, len(scheduler.waiting), bound))
         self._began_s = clock._now
         contexts = backend.spread.of_cohort(cohort) if backend.needs_spread else None
         until_s = inf if crosses else clock.arrival_s

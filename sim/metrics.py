@@ -81,7 +81,7 @@ def weighted_percentiles(values: FloatArray, counts: NDArray[np.int64], percents
     """Several, for one sort."""
     if len(values) == 0:
         return [float("nan")] * len(percents)
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values)  # which of equal values comes first is of no matter
     ordered, ends = values[order], np.cumsum(counts[order])
     found = []
     for percent in percents:

@@ -19,7 +19,7 @@ from ..scheduler.request import Request
 from .backend import Execution
 from .cost.features import Features
 from .cost_backend import Steady
-from .iteration_rows import CHUNK_ROWS, ITERATION_TIMES, RECORDED, IterationRows, pack
+from .iteration_rows import CHUNK_ROWS, FLOATS, RECORDED, IterationRows, pack
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -39,7 +39,7 @@ REQUEST_COLUMNS = (
 """``…_at`` are iterations, −1 if it never happened; ``due_s`` is when the client meant to send the request, ``replica``
 who got it (−1 if nobody).
 """
-FLOAT_COLUMNS = frozenset((*ITERATION_TIMES, "prefill_attention_work", "padded_attention_work", "due_s", "arrival_s"))
+FLOAT_COLUMNS = frozenset((*FLOATS, "due_s", "arrival_s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Recorder:
         self._last = array("q", (-1,)) * num_requests
         self._seated = array("b", (0,)) * num_requests
         self._rows = IterationRows()
-        self._blocks: list[FloatArray] = []
+        self._blocks: list[Columns] = []
         self._gaps: list[tuple[int, int]] = []
         self._last_tick = -1
         self._fresh: dict[int, Request] = {}  # who joined the cohort in an iteration without a tick
@@ -166,11 +166,30 @@ class Recorder:
         were the first to see one more waiting.
         """
         at, num_steps = self.num_iterations, len(free)
-        decodes = features.num_decodes
-        times = (began_s, steady.ends_s[0], steady.host_s, steady.devices_s[0])
-        counts = (state.num_running, state.num_waiting, decodes, features.num_decode_kv_tokens, 0, 0, 0.0, decodes)
-        first = pack(*times, *counts, free[0], state.bound, at - 1, decodes)
-        self._rows.stretch(first, steady.ends_s[:num_steps], steady.devices_s[:num_steps], free, joined)
+        num_running, num_waiting, bound = state
+        host_s, devices_s, ends_s = steady
+        _, decodes, kv_tokens, *_ = features
+        if len(ends_s) > num_steps:
+            devices_s, ends_s = devices_s[:num_steps], ends_s[:num_steps]
+        first = pack(
+            began_s,
+            ends_s[0],
+            host_s,
+            devices_s[0],
+            num_running,
+            num_waiting,
+            decodes,
+            kv_tokens,
+            0,
+            0,
+            0.0,
+            decodes,
+            free[0],
+            bound,
+            at - 1,
+            decodes,
+        )
+        self._rows.stretch(first, ends_s, devices_s, free, joined)
         self.num_iterations = at + num_steps
         self._last_tick = self.num_iterations - 1
         if self.num_iterations >= self._next_flush:
@@ -187,17 +206,15 @@ class Recorder:
     def records(self) -> Records:
         """Everything so far, as columns."""
         self._flush()
-        table = np.concatenate(self._blocks)
+        iterations = {name: np.concatenate([block[name] for block in self._blocks]) for name in RECORDED}
         return Records(
             requests={name: column(name, np.array(values)) for name, values in self._requests.items()},
-            iterations=self._columns(table),
+            iterations=self._with_replica(iterations),
             gaps=np.array(self._gaps, dtype=np.int64).reshape(-1, 2),
         )
 
-    def _columns(self, table: FloatArray) -> Columns:
-        """Iterations as columns, with the replica."""
-        columns = {name: column(name, table[:, i]) for i, name in enumerate(RECORDED)}
-        return columns | {"replica": np.full(len(table), self.replica, dtype=np.int64)}
+    def _with_replica(self, iterations: Columns) -> Columns:
+        return {**iterations, "replica": np.full(len(iterations["end_s"]), self.replica, dtype=np.int64)}
 
     def _unseat(self, batch: Batch) -> None:
         for request in (*batch.preempted, *batch.stalled):

@@ -61,7 +61,7 @@ class Replica:
 
     def submit(self, request: Request, *, due_s: float | None = None) -> None:
         """A request arrives now. ``due_s`` is when its client meant to send it, if that was earlier."""
-        request.arrival_s = self.clock.now
+        request.arrival_s = self.clock._now
         self.recorder.arrived(request, request.arrival_s if due_s is None else due_s)
         self.scheduler.add(request)
         if self._leaper is not None:

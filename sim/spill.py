@@ -82,9 +82,9 @@ class SpillingRecorder(Recorder):
 
     def _flush(self) -> None:
         super()._flush()
-        for table in self._blocks:
-            if len(table):
-                self._sink.iterations(self._columns(table))
+        for block in self._blocks:
+            if len(block["end_s"]):
+                self._sink.iterations(self._with_replica(block))
         self._blocks.clear()
 
     def _hand_on(self, count: int) -> None:

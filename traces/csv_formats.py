@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from .columns import MAX_TOKENS
 from .errors import TraceError, quoted
-from .lines import csv_rows, read_head
+from .lines import csv_rows, read_head, text_lines
 from .rows import whole_number
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .columns import FloatArray, IntArray
     from .rows import Rows
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -24,7 +29,7 @@ NS_PER_S = 1_000_000_000
 LATEST_ARRIVAL_S = 1e11
 
 _DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
-_SECONDS = re.compile(r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
+_SECONDS = re.compile(r"\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -62,13 +67,34 @@ def read_vidur(path: Path, rows: Rows) -> None:
     """``arrived_at,num_prefill_tokens,num_decode_tokens``, perhaps ``predicted_decode_tokens``; ticks are seconds."""
     _, prompt_column, output_column = VIDUR_COLUMNS
     header = read_head(path).decode("utf-8", errors="replace").lstrip().partition("\n")[0]
-    has_predictions = PREDICTED_COLUMN in [name.strip() for name in header.split(",")]
+    names = [name.strip() for name in header.split(",")]
+    if names == list(VIDUR_COLUMNS) and (table := _plain_vidur(path)) is not None:
+        rows.add_all(*table)
+        return
+    has_predictions = PREDICTED_COLUMN in names
     columns = (*VIDUR_COLUMNS, PREDICTED_COLUMN) if has_predictions else VIDUR_COLUMNS
     for line, (arrived_at, prompt, output, *predicted) in csv_rows(path, columns):
         prompt_tokens = whole_number(path, line, prompt_column, prompt)
         output_tokens = whole_number(path, line, output_column, output)
         if rows.add(line, _seconds(path, line, arrived_at), prompt_tokens, output_tokens) and predicted:
             rows.add_prediction(line, whole_number(path, line, PREDICTED_COLUMN, predicted[0]))
+
+
+def _plain_vidur(path: Path) -> tuple[FloatArray, IntArray, IntArray] | None:
+    """The three columns of a file that is as it should be, in a fifth of the time that it takes to check row by row;
+    None if anything is unusual: reading it row by row then says what, and where.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            lines = text_lines(path)
+            table = np.loadtxt(lines, dtype="f8,i8,i8", delimiter=",", comments=None, skiprows=1, ndmin=1)
+    except (ValueError, OverflowError, Warning):
+        return None
+    seconds, prompt, output = (table[name] for name in ("f0", "f1", "f2"))
+    in_order = bool((np.diff(seconds) >= 0).all()) and seconds[0] >= 0 and seconds[-1] < LATEST_ARRIVAL_S
+    lengths = (prompt.min(), output.min(), MAX_TOKENS + 1 - prompt.max(), MAX_TOKENS + 1 - output.max())
+    return (seconds, prompt, output) if in_order and min(lengths) > 0 else None
 
 
 def _seconds(path: Path, line: int, text: str) -> float:

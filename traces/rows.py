@@ -15,9 +15,10 @@ from .trace import Trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .columns import IntArray
+    from .columns import FloatArray, IntArray
 
-_WHOLE_NUMBER = re.compile(r"(\d{1,18})(?:\.0*)?", re.ASCII)
+_MOST_DIGITS = 18
+_WHOLE_NUMBER = re.compile(rf"\+?(\d{{1,{_MOST_DIGITS}}})(?:\.0*)?", re.ASCII)
 
 
 DROP_ZERO_OUTPUT = "remove the row or read with drop_zero_output=True (batchtwin … --set trace.drop_zero_output=true)"
@@ -61,6 +62,12 @@ class Rows:
         self._line = line
         return True
 
+    def add_all(self, ticks: FloatArray, prompt_tokens: IntArray, output_tokens: IntArray) -> None:
+        """Take all rows of a file whose values have been checked."""
+        self._ticks.frombytes(ticks.tobytes())
+        self._prompt_tokens.frombytes(prompt_tokens.tobytes())
+        self._output_tokens.frombytes(output_tokens.tobytes())
+
     def add_blocks(self, ids: IntArray) -> None:
         """The prefix blocks of the row just taken."""
         self._blocks.append(ids)
@@ -102,6 +109,8 @@ class Rows:
 
 def whole_number(path: Path, line: int, column: str, text: str) -> int:
     """A length as a CSV file writes it: digits, perhaps with an empty fraction (``374.0``)."""
+    if text.isdigit() and text.isascii() and len(text) <= _MOST_DIGITS:
+        return int(text)
     found = _WHOLE_NUMBER.fullmatch(text.strip())
     if found is None:
         raise TraceError.at(

@@ -102,12 +102,25 @@ def test_a_request_that_waits_for_long_holds_back_those_behind_it_and_none_is_lo
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 99)), min_size=1, max_size=12))
-def test_a_stretch_is_written_out_as_the_steps_it_stands_for(pieces: list[tuple[bool, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.integers(1, 5),
+            st.integers(0, 99),
+            st.lists(st.integers(1, 6), max_size=4).map(lambda joined: tuple(sorted(joined))),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_stretch_is_written_out_as_the_steps_it_stands_for(
+    pieces: list[tuple[bool, int, int, tuple[int, ...]]],
+) -> None:
     """The rows one by one, by a loop that does what ``stretch`` promises."""
     rows, expected, at = IterationRows(), [], 0
     columns = {name: i for i, name in enumerate(RECORDED)}
-    for is_stretch, count, value in pieces:
+    for is_stretch, count, value, joined in pieces:
         row = [float(value + i) for i in range(len(RECORDED))]
         row[columns["num_tokens"]] = row[columns["num_decodes"]] + row[columns["num_prefill_tokens"]]
         row[columns["num_seqs"]] = row[columns["num_decodes"]] + row[columns["num_prefills"]]
@@ -130,7 +143,7 @@ def test_a_stretch_is_written_out_as_the_steps_it_stands_for(pieces: list[tuple[
             devices[0],
             free[0],
         )
-        rows.stretch(pack(*(first[columns[name]] for name in PACKED)), ends, devices, free)
+        rows.stretch(pack(*(first[columns[name]] for name in PACKED)), ends, devices, free, joined)
         for step in range(count):
             more = list(first)
             more[columns["start_s"]] = first[columns["start_s"]] if step == 0 else ends[step - 1]
@@ -138,6 +151,9 @@ def test_a_stretch_is_written_out_as_the_steps_it_stands_for(pieces: list[tuple[
             more[columns["num_free_blocks"]] = free[step]
             more[columns["num_decode_kv_tokens"]] += step * first[columns["num_decodes"]]
             more[columns["previous_tick"]] += step
+            more[columns["num_waiting"]] += sum(first_seen_by <= step for first_seen_by in joined)
             expected.append(more)
-    assert rows.take().tolist() == expected
-    assert rows.take().shape == (0, len(RECORDED))
+    taken = rows.take()
+    assert list(taken) == list(RECORDED)
+    assert np.stack([column.astype(np.float64) for column in taken.values()], axis=1).tolist() == expected
+    assert {column.shape for column in rows.take().values()} == {(0,)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchtwin.traces import Trace, generate, read_trace, write_vidur_csv
+from batchtwin.traces import Trace, csv_formats, generate, read_trace, write_vidur_csv
 from batchtwin.traces.lengths import Lognormal
 
 Write = Callable[..., Path]
@@ -126,3 +126,29 @@ def test_a_written_vidur_file_reads_back_bit_for_bit(tmp_path: Path) -> None:
     assert again == trace
     assert np.array_equal(again.arrival_s, trace.arrival_s)
     assert (tmp_path / "out.csv").read_text().splitlines()[0] == "arrived_at,num_prefill_tokens,num_decode_tokens"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "3,4,5\n3.5,6,7\n",
+        "0.1,4,5\n",
+        "+1,4,5\n+.5e2,+6,7\n",
+        "1, 4,5\n\n 2 ,4, 5\n",
+        "1,3,4\n2,99999999,1",
+        "1e3,4.0,5\n",
+    ],
+)
+def test_a_file_as_it_should_be_reads_at_once_what_it_reads_row_by_row(
+    write: Write, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(",".join(csv_formats.VIDUR_COLUMNS) + "\n" + rows)
+    at_once = columns(read_trace(path))
+    monkeypatch.setattr(csv_formats, "_plain_vidur", lambda path: None)
+    assert columns(read_trace(path)) == at_once
+
+
+def test_a_plain_file_is_not_read_row_by_row(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(",".join(csv_formats.VIDUR_COLUMNS) + "\n3,4,5\n3.5,6,7\n")
+    monkeypatch.setattr(csv_formats, "csv_rows", lambda *given: pytest.fail("read row by row"))
+    assert columns(read_trace(path)) == ([0.0, 0.5], [4, 6], [5, 7])
