@@ -483,7 +483,7 @@ def import_(
 
 @app.command(rich_help_panel=LOOK)
 def export(
-    folder: Annotated[Path, typer.Argument(help="A sweep's folder, or a run's (batchtwin replay -o).")],
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder, a run's (batchtwin replay -o) or a cell's.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where it goes (a folder for bench, else a file).")
     ] = None,
@@ -528,14 +528,14 @@ def dashboard(
 
 @app.command("export-trace", rich_help_panel=LOOK)
 def export_trace(
-    run: Annotated[Path, typer.Argument(help="A run's folder: what replay -o wrote, or a measured-… of a sweep.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder (replay -o, measured-… of a sweep) or a cell's.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSON file.")] = Path("trace.json"),
 ) -> None:
-    """Write a run as a Chrome trace, to be opened in Perfetto (https://ui.perfetto.dev)."""
+    """Write a run, or a sweep's cell as predicted, as a Chrome trace for Perfetto (https://ui.perfetto.dev)."""
     from .experiments.chrome_trace import export_trace as write
-    from .experiments.run import load_run
+    from .experiments.open_run import open_run
 
-    typer.echo(f"Wrote {write(load_run(run), output):,} events to {output}: open it in https://ui.perfetto.dev")
+    typer.echo(f"Wrote {write(open_run(run), output):,} events to {output}: open it in https://ui.perfetto.dev")
 
 
 @app.command(rich_help_panel=LOOK)

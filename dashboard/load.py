@@ -8,8 +8,8 @@ from pathlib import Path
 import streamlit as st
 
 from ..experiments.grid import Cell
+from ..experiments.open_run import predicted_run as replayed
 from ..experiments.recommend import Recommendation, recommend
-from ..experiments.replay import predict
 from ..experiments.run import Run
 from ..experiments.scenario import Scenario
 from ..sim.cost.profile import Profile, load_profile
@@ -86,7 +86,7 @@ def _profile(path: str, changed_ns: int) -> Profile:
 
 @st.cache_resource(max_entries=8, show_spinner="Replaying the cell …")
 def _predicted(cell: Cell, scenario: str, profile: str, trace: str, *, _results: Results) -> Run:
-    return predict(cell.of(_results.sweep.spec.scenario), _results.sweep.profile)
+    return replayed(_results.sweep, cell)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the measured runs …")

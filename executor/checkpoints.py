@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging as levels
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,9 @@ def make_preset(name: str, device: str, dtype: str, seed: int) -> PreTrainedMode
 
 def load_checkpoint(name: str, dtype: str) -> PreTrainedModel:
     """A folder, a hub id or a packaged checkpoint. Raises ``ModelUnavailable``."""
-    source, options = _packaged(name) if name in PACKAGED else (name, {"use_safetensors": True})
-    if name not in PACKAGED:
-        _check_folder(name)
+    source, options = _source(name)
     try:
-        with _quiet():
+        with _quiet(source):
             config = AutoConfig.from_pretrained(source, **{k: v for k, v in options.items() if k == "gguf_file"})
             model, loading = _auto_model.from_pretrained(
                 source,
@@ -136,8 +135,17 @@ def _check_complete(name: str, loading: dict[str, Any]) -> None:
         )
 
 
-def _packaged(name: str) -> tuple[str, dict[str, Any]]:
-    """The folder of the GGUF file that a package brings, and how transformers is told of it."""
+def _source(name: str) -> tuple[str, dict[str, Any]]:
+    """A folder or a hub id, and how transformers is told what lies there."""
+    if name in PACKAGED:
+        folder, file = packaged_file(name)
+        return folder, {"gguf_file": file}
+    _check_folder(name)
+    return name, {"use_safetensors": True}
+
+
+def packaged_file(name: str) -> tuple[str, str]:
+    """The folder and the name of the GGUF file that a package brings. Raises ``ModelUnavailable``."""
     module = PACKAGED[name]
     spec = find_spec(module)
     missing = [need for need in ("gguf", "accelerate") if find_spec(need) is None]
@@ -149,7 +157,7 @@ def _packaged(name: str) -> tuple[str, dict[str, Any]]:
     files = sorted(path for root in spec.submodule_search_locations for path in Path(root).rglob("*.gguf"))
     if not files:
         raise ModelUnavailable(f"Package {module.replace('_', '-')} holds no *.gguf file: install another version.")
-    return str(files[0].parent), {"gguf_file": files[0].name}
+    return str(files[0].parent), files[0].name
 
 
 def _check_folder(name: str) -> None:
@@ -170,11 +178,14 @@ def _check_folder(name: str) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' own report of what it loaded: what is wrong is said in one sentence."""
+def _quiet(source: str) -> Iterator[None]:
+    """Without transformers' own report of what it loaded: what is wrong is said in one sentence. Bars are shown only
+    where something may be downloaded, which can take long: those over a folder's weights are over in seconds.
+    """
     before = logging.get_verbosity()
     logging.set_verbosity(levels.ERROR)
     try:
-        yield
+        with redirect_stderr(StringIO()) if Path(source).is_dir() else nullcontext():
+            yield
     finally:
         logging.set_verbosity(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..scheduler import Batch, Request
 
@@ -16,13 +17,32 @@ def identities(request: Request, num_tokens: int) -> list[Token]:
     return [(stream, start + i) for stream, start, length in segments for i in range(length)][:num_tokens]
 
 
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What the prefix cache believes of a slot that nobody has computed, and that therefore may be read as if it were.
+
+    A request is served, the cache learns of the blocks that the step will fill, and then the same step takes its blocks
+    for somebody else: it is not computed, but the cache goes on finding what it was to write. vLLM does so wherever the
+    victim is not the last of the running list, and our scheduler decides as vLLM does: the fault is no policy's.
+    Nothing else may be read that was not written: not a block that the cache learnt of in an earlier step, nor another
+    token than the promised one, nor the slot once it is written or its block copied over.
+    """
+
+    token: Token
+
+
+Slots = dict[int, Token | Promised | None]
+
+
 class Contents:
     """Device and host slots, written as a worker would: copies first, then every row, and only then reads."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._device: dict[int, Token | None] = {}
-        self._host: dict[int, Token | None] = {}
+        self._device: Slots = {}
+        self._host: Slots = {}
+        self._promised: dict[int, Promised] = {}
+        """Of the step that is being formed."""
 
     def run(self, batch: Batch) -> str | None:
         """Run ``batch``. In words, the first row that writes where another does, or reads what is not its own past;
@@ -49,13 +69,22 @@ class Contents:
         tokens = identities(request, stop)[start:]
         self._device.update(zip(self._slots(table, start, stop), tokens, strict=True))
 
+    def promise(self, request: Request, start: int, stop: int) -> None:
+        """When the next batch has run, the cache believes that tokens ``start`` to ``stop − 1`` of ``request`` are in
+        its blocks: see ``Promised``.
+        """
+        tokens = map(Promised, identities(request, stop)[start:])
+        self._promised.update(zip(self._slots(request.block_table, start, stop), tokens, strict=True))
+
     def _copy(self, batch: Batch) -> None:
         for device, host in batch.copies_out:
             self._move(self._device, device, self._host, host)
+        self._device.update(self._promised)  # whoever was given such a block afterwards copies or writes over it
+        self._promised.clear()
         for device, host in batch.copies_in:
             self._move(self._host, host, self._device, device)
 
-    def _move(self, source: dict[int, Token | None], block: int, target: dict[int, Token | None], to: int) -> None:
+    def _move(self, source: Slots, block: int, target: Slots, to: int) -> None:
         for i in range(self._block_size):
             target[to * self._block_size + i] = source.get(block * self._block_size + i)
 
@@ -63,10 +92,11 @@ class Contents:
         for row in batch.order():
             past = identities(row.request, row.start)
             for slot, token in zip(self._slots(row.block_table, 0, row.start), past, strict=True):
-                if self._device.get(slot) != token:
+                held = self._device.get(slot)
+                if held not in (token, Promised(token)):
                     return (
                         f"request {row.request.request_id!r} reads its token {token} from slot {slot}, which holds "
-                        f"{self._device.get(slot) or 'none'}."
+                        f"{held or 'none'}."
                     )
         return None
 

@@ -46,6 +46,8 @@ class Watched(Scheduler):
         self._num_in_flight = 0
         self._tokens: Counter[str] = Counter()
         self._contents = Contents(config.block_size)
+        self._known_blocks: dict[str, int] = {}
+        """Of each resident, how many blocks the prefix cache knew when the step began."""
 
     def add(self, request: Request) -> None:
         """Queue ``request``."""
@@ -64,7 +66,9 @@ class Watched(Scheduler):
             raise PolicyViolation(
                 NOBODY_LOST, f"after {self.num_steps} steps {_named(self.unended)} have not ended, and never will."
             )
-        computed = {request.request_id: request.num_computed_tokens for request in self.running()}
+        running = self.running()
+        computed = {request.request_id: request.num_computed_tokens for request in running}
+        self._known_blocks = {request.request_id: request.num_registered_blocks for request in running}
         batch = self._run(super().schedule)
         self._check_lasting()
         self._check_budget(batch)
@@ -75,6 +79,14 @@ class Watched(Scheduler):
         self._num_in_flight += 1
         self.decisions.append(_decision(batch))
         return batch
+
+    def evict(self, request: Request) -> list[tuple[int, int]]:
+        """Preempt; what the cache has learnt of in this very step stays promised."""
+        size, known = self.config.block_size, self._known_blocks.get(request.request_id, 0)
+        start, stop = max(request.num_computed_tokens, known * size), request.num_registered_blocks * size
+        if start < stop:
+            self._contents.promise(request, start, stop)
+        return super().evict(request)
 
     def leap(self, num_steps: int) -> tuple[list[int], list[Request]]:
         """Steady steps at once: a token each for every decode."""

@@ -645,6 +645,17 @@ def test_export_trace_writes_what_perfetto_opens(run: Run, tmp_path: Path) -> No
     assert f"{len(events):,} events" in done.out
 
 
+def test_export_trace_of_a_sweeps_cell_is_its_prediction(run: Run, tmp_path: Path) -> None:
+    run("sweep", "s", *SMALL, "-p", "profile.json", "--seqs", "4", "--tokens", "64")
+    done = run("export-trace", "s/cells/vllm_v1-seqs4-tokens64", "-o", "trace.json")
+    assert done.code == 0, done.err
+    document = json.loads((tmp_path / "trace.json").read_text())
+    stored = json.loads((tmp_path / "s/cells/vllm_v1-seqs4-tokens64/predicted.json").read_text())
+    assert document["otherData"]["kind"] == "predicted"
+    iterations = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert len(iterations) == stored["metrics"]["num_iterations"]
+
+
 def test_export_trace_of_no_run_is_one_sentence(run: Run) -> None:
     done = run("export-trace", "nowhere")
     assert done.code == 1

