@@ -33,8 +33,8 @@ def predicted_run(sweep: Sweep, cell: Cell) -> Run:
     scenario = cell.of(sweep.spec.scenario)
     if scenario.trace.load().digest() != sweep.spec.trace_digest:
         raise ExperimentError(
-            f"The trace {scenario.trace.source} has changed since {sweep.folder} was predicted: put the old one back, or "
-            f"predict again into a new folder."
+            f"The trace {scenario.trace.source} has changed since {sweep.folder} was predicted: put the old one back, "
+            f"or predict again into a new folder."
         )
     return predict(scenario, sweep.profile)
 

@@ -352,10 +352,14 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
             text = number(result.metrics[objective], 1)
             if runs := measured.get(cell):
                 values = sorted(run[objective] for run in runs if objective in run)
-                text += f" ({number(values[len(values) // 2], 1)})" if values else ""
+                text += f" ({number(_median(values), 1)})" if values else ""
             row.append(text)
         table.add_row(f"{seqs:,}", *row)
     return table
+
+
+def _median(ordered: list[float]) -> float:
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _slope_us(profile: Profile) -> float:

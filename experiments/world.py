@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..scheduler.errors import RequestRefused
 from ..sim.backend import Backend
 from ..sim.clock import Clock
 from ..sim.records import Records
@@ -33,15 +34,23 @@ def run_scenario(
             f"The scenario has {s.num_replicas} replicas, but there are backends for {len(backends)}: a device "
             f"measures one replica, several are predicted only."
         )
-    return simulate(
-        s.trace.load(),
-        s.config(num_gpu_blocks),
-        s.policy,
-        backends,
-        rule=make_rule(s.router, s.block_size, s.router_min_prefix_share) if s.num_replicas > 1 else None,
-        clients=None if s.concurrency is None else Clients(s.concurrency, s.think_s),
-        host_clock=host_clock,
-        clock=clock,
-        leap=leap,
-        sink=sink,
-    )
+    trace = s.trace.load()
+    try:
+        return simulate(
+            trace,
+            s.config(num_gpu_blocks),
+            s.policy,
+            backends,
+            rule=make_rule(s.router, s.block_size, s.router_min_prefix_share) if s.num_replicas > 1 else None,
+            clients=None if s.concurrency is None else Clients(s.concurrency, s.think_s),
+            host_clock=host_clock,
+            clock=clock,
+            leap=leap,
+            sink=sink,
+        )
+    except RequestRefused as error:
+        longest = int(trace.num_prompt_tokens.max())
+        if longest < s.max_model_len:
+            raise
+        told = str(error).removesuffix(".")  # by the first that does not fit; a knob is set once for all
+        raise RequestRefused(f"{told} (the longest prompt of {len(trace):,} has {longest:,} tokens).") from error

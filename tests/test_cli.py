@@ -146,7 +146,8 @@ REPLAYS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "a prompt too long for the model": (
         ("-p", "profile.json", "--max-model-len", "25"),
-        "Request '1' has a prompt of 30 tokens, but max_model_len is 25",
+        "Request '1' has a prompt of 30 tokens, but max_model_len is 25 and must leave room for an output token: raise "
+        "max_model_len or shorten the prompt (the longest prompt of 4 has 40 tokens).",
     ),
     "a request too big for the pool": (
         ("-p", "profile.json", "--num-gpu-blocks", "3"),

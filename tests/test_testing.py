@@ -102,6 +102,26 @@ class SharesBlocks(Good):
             step._scheduler.pool.give_back([freed])
 
 
+class TellsTheCacheTooEarly(Good):
+    """Lets the prefix cache know of blocks that are not full yet, and preempts their owner in the next step."""
+
+    def __init__(self) -> None:
+        self._told: list[Request] = []
+        self._seen: set[str] = set()
+
+    def schedule(self, step: Step) -> None:
+        while self._told:
+            if (request := self._told.pop()) in step.running():
+                step.preempt(request)
+                return
+        super().schedule(step)
+        for request in step._scheduler.prefilling.values():
+            if request.request_id not in self._seen:
+                self._seen.add(request.request_id)
+                self._told.append(request)
+                step._scheduler.kv.register(request, len(request.block_table) * step.config.block_size)
+
+
 class Loses(Good):
     """Forgets every third request."""
 
@@ -247,6 +267,7 @@ class Crashes(Good):
         (OverSeqs, r"^Rule 1 .*step \d+: \d+ sequences are resident, max_num_seqs is \d"),
         (LeaksBlocks, r"^Rule 2 .*step \d+: KV block \d+ is"),
         (SharesBlocks, r"^Rule (2|3) .*step \d+: "),
+        (TellsTheCacheTooEarly, r"^Rule 3 .*step \d+: request '\d+' reads its token"),
         (Loses, r"^Rule 4 .*step \d+: request '\d+' neither waits nor runs"),
         (LosesTheSecond, r"^Rule 4 .*step \d+: request '\d+' neither waits nor runs"),
         (StarvesForEver, r"^Rule 4 .*after \d+ steps \d+ requests .* have not ended, and never will"),

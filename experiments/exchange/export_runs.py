@@ -53,7 +53,7 @@ def _sweep(folder: Path, form: str) -> Sweep:
 
 def _scenario(folder: Path) -> Scenario:
     if not (folder / "scenario.json").exists():
-        raise ExperimentError(f"{folder} holds neither a sweep nor a run.")
+        raise ExperimentError(f"{folder} holds neither a sweep nor a run: give the folder of one.")
     return load_scenario(folder / "scenario.json")
 
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from ..grid import CellResult
 from ..scenario import Scenario
 
-UNSERVABLE = "tiny-"
-"""Prefix of our presets: random weights that exist nowhere, so vLLM cannot load them."""
+UNSERVABLE = ("tiny-", "llama-3.1-8b-shaped")
+"""How our presets begin: random weights that exist nowhere, so vLLM cannot load them."""
+HUB_IDS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""Where vLLM finds the checkpoints that we take from a package (there as they were before quantisation)."""
 POLICIES = {"vllm_v1": "fcfs", "priority": "priority"}
 """Our policies that vLLM has, by what it calls them."""
 
@@ -22,7 +24,7 @@ def serve_command(scenario: Scenario, result: CellResult) -> str:
     reasons = list(_reasons(scenario, result))
     if reasons:
         return f"# vLLM cannot serve this: {'; '.join(reasons)}. The flags for one that it can: {flags}"
-    return f"vllm serve {shlex.quote(scenario.model)} {flags}"
+    return f"vllm serve {shlex.quote(HUB_IDS.get(scenario.model, scenario.model))} {flags}"
 
 
 def _reasons(scenario: Scenario, result: CellResult) -> Iterator[str]:

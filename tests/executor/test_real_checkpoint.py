@@ -1,4 +1,4 @@
-"""A checkpoint that was trained on text, from a package instead of a hub: SmolLM2-135M-Instruct (``make test-full``)."""
+"""A checkpoint that was trained on text, from a package instead of a hub: SmolLM2-135M-Instruct."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import pytest
 from profiles import toy_profile
 from sweeps import measured_stand_in, tiny_scenario
 
+from batchtwin.experiments import scenario
 from batchtwin.experiments.errors import ExperimentError
 from batchtwin.experiments.open_run import open_run
 from batchtwin.experiments.sweep import Sweep, sweep
@@ -21,8 +22,9 @@ ROWS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
 @pytest.fixture
 def done(tmp_path: Path) -> Sweep:
     (tmp_path / "rows.csv").write_text(ROWS)
-    scenario = tiny_scenario(trace={"source": str(tmp_path / "rows.csv"), "prompt_scale": 1.0, "output_scale": 1.0})
-    return sweep(tmp_path / "s", scenario, toy_profile(), max_num_seqs=[2, 4], max_num_batched_tokens=[2, 64])
+    trace = {"source": str(tmp_path / "rows.csv"), "prompt_scale": 1.0, "output_scale": 1.0}
+    asked = tiny_scenario(trace=trace)
+    return sweep(tmp_path / "s", asked, toy_profile(), max_num_seqs=[2, 4], max_num_batched_tokens=[2, 64])
 
 
 def _folder(done: Sweep, key: str) -> Path:
@@ -57,6 +59,8 @@ def test_a_cell_that_cannot_work_says_why(done: Sweep) -> None:
 
 def test_another_trace_than_was_predicted_is_refused(done: Sweep) -> None:
     Path(done.spec.scenario.trace.source).write_text(ROWS.replace(",20,", ",21,"))
+    scenario._load.cache_clear()  # as in another process
+    scenario._read.cache_clear()
     with pytest.raises(ExperimentError, match=r"rows.csv has changed since .* predict again into a new folder\."):
         open_run(_folder(done, "vllm_v1-seqs2-tokens64"))
 

@@ -119,6 +119,14 @@ def test_what_vllm_cannot_serve_is_a_comment_and_no_command(done: Sweep) -> None
         assert line.startswith("# vLLM cannot serve this: tiny-llama")
 
 
+def test_a_packaged_checkpoint_is_served_from_the_hub_and_a_shape_alone_from_nowhere() -> None:
+    result = CellResult(Cell("vllm_v1", 4, 64), "ok", "", 200, {}, {})
+    said = serve_command(tiny_scenario(model="smollm2"), result)
+    assert said.startswith("vllm serve HuggingFaceTB/SmolLM2-135M-Instruct --max-num-seqs 4 ")
+    shaped = serve_command(tiny_scenario(model="llama-3.1-8b-shaped"), result)
+    assert shaped.startswith("# vLLM cannot serve this: llama-3.1-8b-shaped is a preset of random weights")
+
+
 def test_what_cannot_be_exported_is_one_sentence(done: Sweep, tmp_path: Path) -> None:
     for form, place, sentence in (
         ("xml", None, "There is no format 'xml'; known are bench, vidur, fpm, serve"),
