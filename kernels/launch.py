@@ -27,7 +27,8 @@ class Launch:
     num_stages: int
     max_registers: int | None = None
     """A thread's, told to the assembler: left to itself it stops at 128 and spills 4 bytes in some decode variants,
-    while shared memory keeps the blocks on a multiprocessor to three, for each of which 168 are there."""
+    while shared memory keeps the blocks on a multiprocessor to three, for each of which 168 are there; in float32 prefill
+    it stops at 80, and spills 8 to 16 under a window and a cap."""
 
     @property
     def options(self) -> dict[str, int]:
@@ -55,14 +56,21 @@ def launch_config(
     rows, dims = padded(group), padded(head_dim)
     stages = 1 if architecture == "gfx942" else 5
     if query_bytes == 4:  # exact float32 products run outside the tensor cores and live in registers
-        return Launch(rows if decode or dims > 128 else max(rows, 32), 16, 8, min(stages, 2))
+        bound = None if decode or dims > 128 or architecture == "gfx942" else 128
+        return Launch(rows if decode or dims > 128 else max(rows, 32), 16, 8, min(stages, 2), bound)
     tile = max(32, 8192 // max(64, dims))  # 16 KiB of keys, whatever the head size
     if decode and (rows > 32 or cache_bytes < query_bytes):  # converting a tile of fp8 takes as many registers again
         return Launch(rows, tile, 8, stages)
     if decode:
         return Launch(rows, tile, 4, stages, None if architecture == "gfx942" else 168)
     tall = 64 if dims > 128 or (dims > 64 and architecture == "sm_80") else 128
-    return Launch(max(rows, tall), min(tile, 64), 8, stages)
+    wide = 16 if dims > 128 and architecture == "gfx942" else 64  # 32 spill up to 140 bytes under a window and a cap
+    return Launch(max(rows, tall), min(tile, wide), 8, stages)
+
+
+def merge_tile(head_dim: int) -> int:
+    """Parts that a merging program loads at a time: at most 16 KiB, which are 32 registers a thread."""
+    return min(32, 4096 // padded(head_dim))
 
 
 def num_kv_splits(kv_lens: IntArray, num_kv_heads: int, num_processors: int) -> IntArray:

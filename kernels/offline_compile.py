@@ -19,8 +19,7 @@ from triton.compiler import ASTSource
 
 from . import triton_kernels, triton_sampling, triton_write_kv
 from .errors import KernelError, cause
-from .launch import MAX_SPLITS, launch_config, padded
-from .triton_attention import MERGE_TILE
+from .launch import MAX_SPLITS, launch_config, merge_tile, padded
 
 QUERY_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 KERNELS = ("prefill", "decode", "merge", "write_kv", "draw")
@@ -135,7 +134,7 @@ def _described(variant: Variant, architecture: str) -> tuple[Any, dict[str, str]
     indices = dict.fromkeys(("split_start_loc", "slot_mapping"), "*i32")
     if v.kernel == "merge":
         constants: dict[str, Any] = {"head_dim": v.head_dim, "padded_head_dim": padded(v.head_dim)}
-        constants |= {"max_splits": MAX_SPLITS, "tile": MERGE_TILE}
+        constants |= {"max_splits": MAX_SPLITS, "tile": merge_tile(v.head_dim)}
         pointers = {"parts": "*fp32", "log_sums": "*fp32", "out": f"*{v.query}"} | indices
         return triton_kernels.merge_kernel, pointers, constants, {"num_warps": 4}
     if v.kernel == "draw":

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from .errors import KernelError, explained
-from .launch import MAX_SPLITS, Launch, launch_config, padded
+from .launch import MAX_SPLITS, Launch, launch_config, merge_tile, padded
 from .metadata import AttentionMetadata, Splits
 from .triton_kernels import decode_kernel, merge_kernel, prefill_kernel
 
-MERGE_TILE = 32
-"""Parts that a merging program loads at a time: 16 KiB at head size 128, 32 registers a thread."""
 MAX_HEAD_DIM = 256
 
 
@@ -167,7 +165,7 @@ def _merge(parts: Tensor, log_sums: Tensor, split_start_loc: Tensor, num_decodes
         head_dim=head_dim,
         padded_head_dim=padded(head_dim),
         max_splits=MAX_SPLITS,
-        tile=MERGE_TILE,
+        tile=merge_tile(head_dim),
         num_warps=4,
     )
 
