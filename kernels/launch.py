@@ -27,8 +27,8 @@ class Launch:
     num_stages: int
     max_registers: int | None = None
     """A thread's, told to the assembler: left to itself it stops at 128 and spills 4 bytes in some decode variants,
-    while shared memory keeps the blocks on a multiprocessor to three, for each of which 168 are there; in float32 prefill
-    it stops at 80, and spills 8 to 16 under a window and a cap."""
+    while shared memory keeps the blocks on a multiprocessor to three, for each of which 168 are there; in float32
+    prefill it stops at 80, and spills 8 to 16 under a window and a cap."""
 
     @property
     def options(self) -> dict[str, int]:
