@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import groupby, takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from .errors import BatchTwinError
 
@@ -72,15 +73,29 @@ class CountedPool:
 
 
 class CachedRun:
-    """The blocks that are cached of one run of tokens, by their place in it (0: none)."""
+    """The blocks that are cached of one run of tokens, by their place in it (0: none).
 
-    __slots__ = ("base", "blocks", "num_cached", "others")
+    Most runs only ever have one holder: then all blocks are held until it retires, and all are idle afterwards. When a
+    second one comes the run is shared, and from then on the pool knows of each block whether it is idle.
+    """
+
+    __slots__ = ("base", "blocks", "is_retired", "is_shared", "num_cached", "others")
 
     def __init__(self, base: int) -> None:
         self.base = base
         self.blocks: list[int] = []  # the one that came first to each place
         self.others: dict[int, list[int]] = {}  # those that came later, in order
         self.num_cached = 0  # places with a block
+        self.is_shared = False
+        self.is_retired = False  # whether the only holder of a run that is not shared has gone
+
+
+class Stretch(NamedTuple):
+    """Blocks that stand one after another in a run, from ``place`` on."""
+
+    run: CachedRun
+    place: int
+    blocks: list[int]
 
 
 class PrefixCachingPool(BlockPool):
@@ -89,20 +104,20 @@ class PrefixCachingPool(BlockPool):
     A cached block that nobody holds is idle: free but still findable. Such blocks are handed out after all others,
     least recently freed first, and are forgotten only then. A block may be held by several requests; two blocks may
     hold the same, and the one that came first is found. What a block holds is told by its run (``hashing.Run``) and
-    its place among the blocks that end in that run.
+    its place among the blocks that end in that run; a request's blocks of one run are handled together.
     """
 
     caches_prefixes = True
 
     def __init__(self, num_gpu_blocks: int) -> None:
         super().__init__(num_gpu_blocks)
-        self._idle: deque[int] = deque()  # in the order in which they were freed; entries of ``_stale`` do not count
-        self._is_idle = [False] * num_gpu_blocks
+        # In the order in which they were freed, the last of a stretch first; entries of ``_stale`` do not count.
+        self._idle: deque[Stretch] = deque()
+        self._num_entries = 0  # blocks in _idle
+        self._is_idle = [False] * num_gpu_blocks  # of blocks of shared runs
         self._stale: dict[int, int] = {}  # of blocks held again: how many of their oldest entries are void
         self._more_holders: dict[int, int] = {}  # of blocks held more than once: how many beyond the first
         self._runs: dict[int, CachedRun] = {}
-        self._run_of: list[CachedRun | None] = [None] * num_gpu_blocks
-        self._place_of = [0] * num_gpu_blocks
 
     def take(self, num_blocks: int) -> list[int]:
         """The next ``num_blocks`` free blocks; what they cached is forgotten."""
@@ -112,7 +127,7 @@ class PrefixCachingPool(BlockPool):
         else:
             taken = self._free[::-1]
             self._free.clear()
-            taken += self._take_idle(num_blocks - len(taken))
+            self._take_idle(num_blocks, taken)
         self.num_free -= num_blocks
         return taken
 
@@ -120,25 +135,26 @@ class PrefixCachingPool(BlockPool):
         """The next free block; what it cached is forgotten."""
         return self.take(1)[0]
 
-    def give_back(self, table: list[int]) -> None:
-        """Drop one holder of each block, tail first: cached ones join the end of the queue, others its front."""
-        if self._more_holders:
-            table = [block for block in table if not self._drop_holder(block)]
-        run_of, is_idle = self._run_of, self._is_idle
-        cached = [block for block in reversed(table) if run_of[block] is not None]
-        for block in cached:
-            is_idle[block] = True
-        self._idle.extend(cached)
-        if len(cached) < len(table):
-            self._free.extend([block for block in table if run_of[block] is None])
-        self.num_free += len(table)
-        if len(self._idle) > 2 * self.num_blocks:
+    def retire(self, base: int, place: int, blocks: list[int]) -> None:
+        """Drop one holder of each of these cached blocks of a run, the last first; those without any join the queue."""
+        run = self._runs[base]
+        if self._more_holders and not self._more_holders.keys().isdisjoint(blocks):
+            for stretch in _without(Stretch(run, place, blocks), self._drop_holder):
+                self._add_idle(stretch)
+        else:
+            self._add_idle(Stretch(run, place, blocks))
+        if self._num_entries > 2 * self.num_blocks:
             self._compact()
 
     def find(self, base: int, num_blocks: int) -> list[int]:
-        """The cached blocks at the first ``num_blocks`` places of a run, up to the first gap. Nothing is changed."""
+        """The cached blocks at the first ``num_blocks`` places of a run, up to the first gap."""
         run = self._runs.get(base)
-        return [] if run is None else list(takewhile(bool, run.blocks[:num_blocks]))
+        if run is None:
+            return []
+        if not run.is_shared:
+            self._share(run)
+        found = run.blocks[:num_blocks]
+        return found[: found.index(0)] if 0 in found else found
 
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of these nobody holds: they count as free, until they are held."""
@@ -155,26 +171,35 @@ class PrefixCachingPool(BlockPool):
                 self._more_holders[block] = self._more_holders.get(block, 0) + 1
 
     def register(self, base: int, place: int, blocks: Sequence[int]) -> None:
-        """``blocks`` hold, or will hold when the step in the making has run, what is in the run from ``place`` on."""
+        """``blocks``, none of them cached yet, hold, or will hold when the step in the making has run, what is in the
+        run from ``place`` on.
+        """
         run = self._runs.get(base)
         if run is None:
             run = self._runs[base] = CachedRun(base)
-        run_of, place_of = self._run_of, self._place_of
-        if place != len(run.blocks) or any(map(run_of.__getitem__, blocks)):
-            self._register_one_by_one(run, place, blocks)
+        elif not run.is_shared and (run.is_retired or place != len(run.blocks)):
+            self._share(run)
+        if run.is_shared:
+            for block in blocks:
+                self._is_idle[block] = False
+        if place == len(run.blocks):
+            run.blocks.extend(blocks)
+            run.num_cached += len(blocks)
             return
-        for block in blocks:
-            run_of[block] = run
-            place_of[block] = place
-            place += 1
-        run.blocks.extend(blocks)
-        run.num_cached += len(blocks)
+        run.blocks += [0] * (place + len(blocks) - len(run.blocks))
+        for at, block in enumerate(blocks, place):
+            if run.blocks[at]:
+                run.others.setdefault(at, []).append(block)
+            else:
+                run.blocks[at] = block
+                run.num_cached += 1
 
     def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
-        """Every reference is counted; free and held blocks are disjoint; runs and blocks agree."""
+        """Every reference is counted; free and held blocks are disjoint; what is idle is cached."""
         self._compact()
         held = self._count(tables)
-        free = self._count([self._free, self._idle])
+        idle = self._count(stretch.blocks for stretch in self._idle)
+        free = [one + other for one, other in zip(self._count([self._free]), idle, strict=True)]
         if self.num_free != sum(free):
             raise BatchTwinError(f"{self.num_free} KV blocks are said to be free, a walk finds {sum(free)}.")
         for block in range(1, self.num_blocks + 1):
@@ -184,89 +209,100 @@ class PrefixCachingPool(BlockPool):
                     f"KV block {block} is in {held[block]} tables, counted {counted} times, and free "
                     f"{free[block]} times."
                 )
-        cached = {
-            block: (run, place)
+        cached = [
+            (block, self._is_idle[block] if run.is_shared else run.is_retired)
             for run in self._runs.values()
-            for place, first in enumerate(run.blocks)
-            for block in (first, *run.others.get(place, ()))
+            for block in (*run.blocks, *chain.from_iterable(run.others.values()))
             if block
-        }
-        known = {block: (run, self._place_of[block]) for block, run in enumerate(self._run_of) if run}
-        if cached != known or any(block not in known for block in self._idle) or held[0] + free[0]:
+        ]
+        known = dict(cached)
+        wrong = any(is_idle != (idle[block] > 0) for block, is_idle in cached) or len(known) < len(cached)
+        if wrong or any(idle[block] and block not in known for block in range(len(idle))) or held[0] + free[0]:
             raise BatchTwinError("The prefix cache's runs and blocks disagree, or the null block is in use.")
 
-    def register_next(self, base: int, place: int, block: int) -> None:
-        """``register`` one block: what a decode does."""
-        run = self._runs.get(base)
-        if run is None or place != len(run.blocks) or self._run_of[block] is not None:
-            self.register(base, place, (block,))
-            return
-        self._run_of[block] = run
-        self._place_of[block] = place
-        run.blocks.append(block)
-        run.num_cached += 1
+    def _share(self, run: CachedRun) -> None:
+        run.is_shared = True
+        for block in run.blocks:
+            self._is_idle[block] = run.is_retired
 
-    def _register_one_by_one(self, run: CachedRun, place: int, blocks: Sequence[int]) -> None:
-        run.blocks += [0] * (place + len(blocks) - len(run.blocks))
-        for block in blocks:
-            if self._run_of[block] is None:
-                self._run_of[block], self._place_of[block] = run, place
-                if run.blocks[place]:
-                    run.others.setdefault(place, []).append(block)
-                else:
-                    run.blocks[place] = block
-                    run.num_cached += 1
-            place += 1
-        if not run.num_cached:
-            del self._runs[run.base]
-
-    def _take_idle(self, num_blocks: int) -> list[int]:
-        """The longest idle blocks; what they hold is forgotten."""
-        is_idle, run_of, stale, oldest = self._is_idle, self._run_of, self._stale, self._idle.popleft
-        taken: list[int] = []
-        while len(taken) < num_blocks:
-            block = oldest()
-            if stale and block in stale:
-                _count_down(stale, block)
-            else:
-                taken.append(block)
-        for run, group in groupby(taken, key=run_of.__getitem__):  # what was freed together mostly is of one run
-            assert run is not None
-            blocks = list(group)
-            self._forget(run, blocks)
-            for block in blocks:
-                run_of[block] = None
-                is_idle[block] = False
-        return taken
-
-    def _forget(self, run: CachedRun, blocks: Sequence[int]) -> None:
-        place_of, cached = self._place_of, run.blocks
-        if run.others:
-            for block in blocks:
-                _forget_one_of(run, place_of[block], block)
+    def _add_idle(self, stretch: Stretch) -> None:
+        if stretch.run.is_shared:
+            for block in stretch.blocks:
+                self._is_idle[block] = True
         else:
-            run.num_cached -= len(blocks)
-            for block in blocks if run.num_cached else ():
-                cached[place_of[block]] = 0
-        if not run.num_cached:
-            del self._runs[run.base]
+            stretch.run.is_retired = True
+        self._idle.append(stretch)
+        self._num_entries += len(stretch.blocks)
+        self.num_free += len(stretch.blocks)
+
+    def _take_idle(self, num_blocks: int, taken: list[int]) -> None:
+        """Fill ``taken`` up to ``num_blocks`` with the longest idle blocks; what they hold is forgotten."""
+        while (missing := num_blocks - len(taken)) > 0:
+            run, place, blocks = self._idle[0]
+            if len(blocks) <= missing:
+                self._idle.popleft()
+                part = blocks
+            else:
+                place += len(blocks) - missing
+                part = blocks[-missing:]
+                del blocks[-missing:]
+            self._num_entries -= len(part)
+            if self._stale and not self._stale.keys().isdisjoint(part):
+                for stretch in _without(Stretch(run, place, part), self._is_void):
+                    _forget(stretch)
+                    taken += reversed(stretch.blocks)
+            else:
+                _forget(Stretch(run, place, part))
+                taken += reversed(part)
+            if not run.num_cached and self._runs.get(run.base) is run:
+                del self._runs[run.base]
 
     def _drop_holder(self, block: int) -> bool:
         """Whether somebody else still holds ``block``, which has one holder less."""
-        if block not in self._more_holders:
-            return False
-        _count_down(self._more_holders, block)
-        return True
+        return _count_down(self._more_holders, block)
+
+    def _is_void(self, block: int) -> bool:
+        """Whether the oldest entry of ``block`` in the queue, which is gone now, did not count."""
+        return _count_down(self._stale, block)
 
     def _compact(self) -> None:
         """Take void entries out of the queue."""
-        entries = list(self._idle)
+        stretches = list(self._idle)
         self._idle.clear()
-        for block in entries:
-            if block in self._stale:
-                _count_down(self._stale, block)
+        for stretch in stretches:
+            if self._stale.keys().isdisjoint(stretch.blocks):
+                self._idle.append(stretch)
             else:
-                self._idle.append(block)
+                self._idle.extend(_without(stretch, self._is_void))
+        self._num_entries = sum(len(stretch.blocks) for stretch in self._idle)
+
+
+def _without(stretch: Stretch, is_gone: Callable[[int], bool]) -> Iterator[Stretch]:
+    """What is left of a stretch without the blocks that are gone, in pieces, the last first."""
+    run, place, blocks = stretch
+    stop = len(blocks)
+    for at in range(len(blocks) - 1, -1, -1):
+        if is_gone(blocks[at]):
+            if at + 1 < stop:
+                yield Stretch(run, place + at + 1, blocks[at + 1 : stop])
+            stop = at
+    if stop:
+        yield Stretch(run, place, blocks[:stop])
+
+
+def _forget(stretch: Stretch) -> None:
+    """Nobody finds these blocks any more."""
+    run, place, blocks = stretch
+    stop = place + len(blocks)
+    if run.others or run.blocks[place:stop] != blocks:
+        for at, block in enumerate(blocks, place):
+            _forget_one_of(run, at, block)
+        return
+    if stop == len(run.blocks):
+        del run.blocks[place:]
+    else:
+        run.blocks[place:stop] = [0] * len(blocks)
+    run.num_cached -= len(blocks)
 
 
 def _forget_one_of(run: CachedRun, place: int, block: int) -> None:
@@ -282,7 +318,11 @@ def _forget_one_of(run: CachedRun, place: int, block: int) -> None:
         del run.others[place]
 
 
-def _count_down(counts: dict[int, int], block: int) -> None:
+def _count_down(counts: dict[int, int], block: int) -> bool:
+    """Whether ``block`` was counted; it is once less now."""
+    if block not in counts:
+        return False
     counts[block] -= 1
     if not counts[block]:
         del counts[block]
+    return True

@@ -34,6 +34,9 @@ class KVCache:
         self.has_padded = False
         """Whether a decode may have a block already that it does not need yet."""
         self._host_returns: list[int] = []
+        self._caches_prefixes = config.enable_prefix_caching
+        self._growing: dict[int, Request] = {}  # who decodes, by the run of its own outputs
+        self._served_at = -1  # clock of the step in which everybody who decodes is served
         self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
 
     def _make_pool(self) -> BlockPool | CountedPool:
@@ -53,6 +56,8 @@ class KVCache:
         size, most = self._block_size, (request.num_tokens - 1) // self._block_size
         found: list[int] = []
         for start, stop, base in runs_of(request):
+            if base in self._growing:
+                self.catch_up(self._growing[base])
             num_blocks = min(stop // size, most) - start // size
             if num_blocks > 0:
                 hits = self.pool.find(base, num_blocks)
@@ -119,19 +124,29 @@ class KVCache:
         for _ in range(num_steps):
             if crossers := cohort.crossers():
                 self.hand_out(crossers)
-            if pool.caches_prefixes:
-                self.register_fillers(cohort.fillers())
             cohort.clock += 1
             free.append(pool.num_free)
         return free
 
     def unseat(self, request: Request) -> None:
         """``request`` is about to leave the cohort, with its blocks."""
+        if self._caches_prefixes and self._growing.pop(runs_of(request)[-1].base, None) is not None:
+            self.catch_up(request)
 
     def release(self, request: Request) -> None:
         """Take all blocks of ``request`` back. Batches that hold its old table keep it."""
-        assert not isinstance(self.pool, CountedPool)
-        self.pool.give_back(request.block_table)
+        pool, table = self.pool, request.block_table
+        assert not isinstance(pool, CountedPool)
+        if isinstance(pool, PrefixCachingPool):
+            if request.seat is not None:
+                self.unseat(request)
+            num_cached, size = request.num_registered_blocks, self._block_size
+            for start, stop, base in reversed(request.runs):
+                blocks = table[start // size : min(stop // size, num_cached)]
+                if blocks:
+                    pool.retire(base, 0, blocks)
+            table = table[num_cached:]
+        pool.give_back(table)
         request.block_table = []
 
     # Swapping.
@@ -159,12 +174,6 @@ class KVCache:
 
     # What the prefix cache learns.
 
-    def fillers(self) -> dict[int, Seat]:
-        """Decodes whose block the prefix cache learns of in this step: those who fill it or, where its last token is
-        still under way when the step is formed (asynchronous scheduling), those who filled it in the step before.
-        """
-        return self._cohort.crossers() if self._config.async_scheduling else self._cohort.fillers()
-
     def register(self, request: Request, num_tokens: int) -> None:
         """Let the prefix cache know the full blocks among the first ``num_tokens`` tokens."""
         full = num_tokens // self._block_size
@@ -177,23 +186,30 @@ class KVCache:
                     self.pool.register(base, first - start // size, request.block_table[first:last])
             request.num_registered_blocks = full
 
-    def register_fillers(self, fillers: dict[int, Seat]) -> None:
-        """``register_decode`` for all of them, in running-list order."""
-        pool = self.pool
-        assert isinstance(pool, PrefixCachingPool)
-        under_way = 1 if self._config.async_scheduling else 0
-        shift = self._cohort.clock + 1 - under_way
-        for rank in sorted(fillers):
-            seat = fillers[rank]
-            request = seat.request
-            stop = seat.offset + shift
-            known, runs = request.num_registered_blocks, request.runs
-            if runs and runs[-1].start < stop and (known + 1) * self._block_size == stop:  # one block of own outputs
-                start, _, base = runs[-1]
-                pool.register_next(base, known - start // self._block_size, seat.block_table[known])
-                request.num_registered_blocks = known + 1
-            else:
-                self.register(request, stop)
+    def seated(self, request: Request) -> None:
+        """``request`` decodes from now on. The blocks that it fills with its own outputs are registered when somebody
+        could find them, and when it leaves: nobody else computes the like.
+        """
+        if not self._config.async_scheduling:
+            self._growing[runs_of(request)[-1].base] = request
+
+    def all_served(self) -> None:
+        """Everybody who decodes is served in this step."""
+        self._served_at = self._cohort.clock
+        if self._config.async_scheduling:
+            fillers = self.fillers()
+            for rank in sorted(fillers):
+                self.register_decode(fillers[rank].request)
+
+    def catch_up(self, request: Request) -> None:
+        """Register what ``request``, which decodes, has filled by now, this step's token included if it is served."""
+        self.register(request, request.num_computed_tokens + (self._served_at == self._cohort.clock))
+
+    def fillers(self) -> dict[int, Seat]:
+        """Decodes that fill a block in this step or, where the last token is still under way when the step is formed
+        (asynchronous scheduling), have filled one in the step before.
+        """
+        return self._cohort.crossers() if self._config.async_scheduling else self._cohort.fillers()
 
     def register_decode(self, request: Request) -> None:
         """Register what a decode has filled with its known tokens when this step has run."""

@@ -274,6 +274,8 @@ class Scheduler:
         num_steps_left = self.output_limit(request) - request._output_tokens - 1
         if num_steps_left > 0:
             self.cohort.join(request, num_steps_left)
+            if self.caches_prefixes:
+                self.kv.seated(request)
             return False
         request._output_tokens += 1
         self.draining[request.rank] = request

@@ -259,7 +259,7 @@ class Step:
         if crossers:
             scheduler.kv.hand_out(crossers)
         if scheduler.caches_prefixes:
-            scheduler.kv.register_fillers(scheduler.kv.fillers())
+            scheduler.kv.all_served()
 
     def _advance_in_order(self, crossers: dict[int, Seat], prefilling: dict[int, Request]) -> None:
         scheduler = self._scheduler

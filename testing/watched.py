@@ -82,6 +82,8 @@ class Watched(Scheduler):
 
     def evict(self, request: Request) -> list[tuple[int, int]]:
         """Preempt; what the cache has learnt of in this very step stays promised."""
+        if request.seat is not None:
+            self.kv.catch_up(request)
         size, known = self.config.block_size, self._known_blocks.get(request.request_id, 0)
         start, stop = max(request.num_computed_tokens, known * size), request.num_registered_blocks * size
         if start < stop:

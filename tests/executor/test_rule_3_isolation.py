@@ -92,7 +92,7 @@ class Poisoner:
             self._written_on_host[host_block] = self._written[block]
         kept = {block for request in self._scheduler.running() for block in request.block_table}
         if isinstance(self._scheduler.pool, PrefixCachingPool):
-            kept |= set(self._scheduler.pool._idle)
+            kept |= {block for stretch in self._scheduler.pool._idle for block in stretch.blocks}
         gone = np.array([block not in kept for block in range(self._cache.num_blocks)])
         self._written[gone] = False
         for block, _ in self._copies_in:
