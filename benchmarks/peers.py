@@ -1,11 +1,12 @@
 """The common workload, as a whole process: imports, reading the CSV, simulating, writing result files.
 
-    python benchmarks/peers.py [--shared ../shared] [--repeats 5] [--requests 1000 10000 100000]
+    python benchmarks/peers.py [--shared ../shared] [--repeats 5] [--requests 1000 10000 100000] [--others ENV/bin]
 
 Workload: ``bench/common_workload.py`` of the shared data at 4.5 requests/s; law, limits and blocks: ``a100_like.json``.
 Each run is a process of its own that leaves ``metrics.json`` and ``requests.parquet`` (one row a request);
-the sizes take turns. Prints its setup, medians beside the other simulators' figures as they were measured on another
-day, and one JSON line.
+the sizes take turns, and with ``--others`` (the programs of an environment that has them, see ``peers_others.py``) so
+do the other simulators that a package registry has. Prints its setup, medians beside the other simulators' figures as
+they were measured on another day, and one JSON line.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from peers_others import OTHERS, rows_of
 from setups import ROOT, SHARED, load_setup
 
 RATE_PER_S = 4.5
+_WIDE = {**os.environ, "COLUMNS": "200"}  # so that no table of theirs is wrapped
 TARGETS_S = {1_000: 0.4, 10_000: 0.8, 100_000: 3.5}
 QUOTED_FROM = (
     "quoted from the measurements of 2026-11-29 on a shared 2-core x86-64 machine that drifts up to 1.4x: the same "
@@ -80,6 +83,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=SHARED)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--requests", nargs="+", type=int, default=list(TARGETS_S))
+    parser.add_argument("--others", type=Path, help="folder of python and programs that have the other simulators")
     parser.add_argument("--once", nargs=2, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:
@@ -90,11 +94,59 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         workloads = {n: _workload(args.shared, n, Path(scratch)) for n in args.requests}
         runs: dict[int, list[dict[str, float]]] = {n: [] for n in args.requests}
+        others = _Others(args.others, workloads, load_setup(args.shared, "a100_like")) if args.others else None
         for _ in range(args.repeats):
             for n in args.requests:
                 runs[n].append(_process(args.shared, workloads[n], Path(scratch)))
+                if others:
+                    others.run(n)
     result = {n: {name: median(row[name] for row in rows) for name in rows[0]} for n, rows in runs.items()}
     _print(result, {n: sorted(row["whole_s"] for row in rows) for n, rows in runs.items()}, args.repeats)
+    if others:
+        others.show(result)
+
+
+class _Others:
+    """Runs of the other simulators, in turn with ours."""
+
+    def __init__(self, programs: Path, workloads: dict[int, Path], setup: dict[str, Any]) -> None:
+        self._programs, self._setup = programs.resolve(), setup
+        self._workloads: dict[tuple[str, int], Path] = {}
+        self._runs: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        for other in OTHERS:
+            for n, workload in workloads.items():
+                self._workloads[other.name, n] = path = workload.with_name(f"{other.package}-{n}.jsonl")
+                other.write(rows_of(workload), path)
+
+    def run(self, n: int) -> None:
+        """Each once on ``n`` requests."""
+        for other in OTHERS:
+            path = self._workloads[other.name, n]
+            command = other.command(self._programs, path, self._setup)
+            output = path.with_suffix(".out")
+            began = time.perf_counter()
+            with output.open("wb") as file:
+                child = subprocess.Popen(command, cwd=path.parent, stdout=file, stderr=subprocess.STDOUT, env=_WIDE)
+                _, status, usage = os.wait4(child.pid, 0)
+            whole_s = time.perf_counter() - began
+            child.returncode = os.waitstatus_to_exitcode(status)
+            said = " ".join(output.read_text(errors="replace").split())
+            if child.returncode or other.says_done.format(n=n) not in said:
+                sys.exit(f"{other.name} did not complete {n} requests (exit code {child.returncode}): {said[-500:]}")
+            self._runs.setdefault((other.name, n), []).append((whole_s, usage.ru_maxrss / 1024))
+
+    def show(self, ours: dict[int, dict[str, float]]) -> None:
+        """Medians beside ours."""
+        print("\nRun in turn with ours, each with a cost model of its own:\n")
+        print(f"{'':32}" + "".join(f"{f'{n:,}: wall s':>28}{'MiB':>8}{'× ours':>8}" for n in ours))
+        for other in OTHERS:
+            line = f"{other.name:32}"
+            for n, row in ours.items():
+                walls_s = sorted(wall_s for wall_s, _ in self._runs[other.name, n])
+                wall_s, mib = median(walls_s), median(mib for _, mib in self._runs[other.name, n])
+                text = f"{wall_s:.2f} ({walls_s[0]:.2f}–{walls_s[-1]:.2f})"
+                line += f"{text:>28}{mib:>8.0f}{wall_s / row['whole_s']:>8.1f}"
+            print(line)
 
 
 def _workload(shared: Path, n: int, folder: Path) -> Path:

@@ -11,6 +11,7 @@ from .cohort import Members, Seat
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .cohort import Change, Cohort
     from .request import Request
 
 
@@ -68,8 +69,8 @@ class Batch:
     """Number of the ``schedule()`` call, from 0."""
     clock: int
     """The cohort's clock in this step: a seat's position is ``seat.offset + clock``."""
-    members: Members
-    """Everybody who decodes in bulk in this step (nobody if the decodes stood still)."""
+    num_members: int
+    """How many decode in bulk in this step (nobody if the decodes stood still)."""
     chunks: Sequence[Chunk]
     """In scheduling order."""
     bound: Bound
@@ -126,7 +127,8 @@ class Batch:
         """Of the others only what differs from its default is set, or is always read: a batch is made in every step."""
         self.step = step
         self.clock = clock
-        self.members = members
+        self._members = members
+        self._moment: tuple[Change, Cohort] | None = None
         self.num_members = members.count
         self.chunks = chunks
         self.preempted = preempted
@@ -138,6 +140,18 @@ class Batch:
         self.copies_out = self.copies_in = self.padding = self.stalled = self.finishing = ()
         if others:
             self.__dict__.update(others)
+
+    def decodes(self, since: Change, cohort: Cohort) -> None:
+        """Everybody seated in ``cohort`` before the change ``since``, which comes next, decodes in this step."""
+        self._moment = (since, cohort)
+        self.num_members = len(cohort.ranks)
+
+    @property
+    def members(self) -> Members:
+        """Who decodes in bulk in this step. Laid out when somebody asks: a simulation does not."""
+        if self._moment is not None:
+            self._members, self._moment = Members.before(*self._moment, self.num_members), None
+        return self._members
 
     @property
     def num_decodes(self) -> int:

@@ -34,11 +34,13 @@ class Seat:
 class Change:
     """One change of membership, and the one after it: so only what somebody may still ask about is kept."""
 
-    __slots__ = ("joined", "next", "seat")
+    __slots__ = ("joined", "members", "next", "seat")
     joined: bool
     seat: Seat
     next: Change | None
-    """Set by the cohort: a constructor of our own would double what making one takes."""
+    """Set by the cohort, as is ``members``: a constructor of our own would double what making one takes."""
+    members: Members | None
+    """Who decoded before it, if somebody asked."""
 
 
 class Members:
@@ -56,10 +58,12 @@ class Members:
         self._since: Change | None = None
 
     @classmethod
-    def of(cls, cohort: Cohort, since: Change) -> Members:
-        """The members of ``cohort`` as they are now; ``since`` is the change that comes next."""
-        members = cls.__new__(cls)
-        members.count = len(cohort.ranks)
+    def before(cls, since: Change, cohort: Cohort, count: int) -> Members:
+        """Those of ``cohort``, ``count``, before the change ``since``; the same object for everybody who asks."""
+        if since.members is not None:
+            return since.members
+        members = since.members = cls.__new__(cls)
+        members.count = count
         members._seats = members._ranks = None
         members._cohort, members._since = cohort, since
         return members
@@ -109,9 +113,9 @@ class Cohort:
         self._crossers: list[dict[int, Seat]] = [{} for _ in range(block_size)]
         self._last_token: dict[int, list[Seat]] = {}
         self._last_clocks: list[int] = []  # heap of the keys of _last_token
-        self._coming = Change()
-        self._coming.next = None
-        self._members: Members | None = None  # as they are now, if somebody asked
+        self.coming = Change()
+        """The change of membership that comes next."""
+        self.coming.next = self.coming.members = None
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -196,9 +200,7 @@ class Cohort:
 
     def members(self) -> Members:
         """The members as they are now, to be kept by a batch."""
-        if self._members is None:
-            self._members = Members.of(self, self._coming)
-        return self._members
+        return Members.before(self.coming, self, len(self.ranks))
 
     def tick(self) -> list[Seat]:
         """Move everybody one token on; returns, by rank, those for whom that was the last one."""
@@ -218,8 +220,7 @@ class Cohort:
         return last
 
     def _note(self, seat: Seat, joined: bool) -> None:
-        change = self._coming
+        change = self.coming
         change.seat, change.joined = seat, joined
-        change.next = self._coming = coming = Change()
-        coming.next = None
-        self._members = None
+        change.next = self.coming = coming = Change()
+        coming.next = coming.members = None

@@ -183,12 +183,14 @@ class KVCache:
             for start, stop, base in runs_of(request):
                 first, last = max(known, start // size), min(full, stop // size)
                 if first < last:
+                    if self._growing.get(base, request) is not request:  # whose outputs are part of this prompt
+                        self.catch_up(self._growing[base])
                     self.pool.register(base, first - start // size, request.block_table[first:last])
             request.num_registered_blocks = full
 
     def seated(self, request: Request) -> None:
-        """``request`` decodes from now on. The blocks that it fills with its own outputs are registered when somebody
-        could find them, and when it leaves: nobody else computes the like.
+        """``request`` decodes from now on. The blocks that it fills with its own outputs are registered when it leaves,
+        or before somebody looks for the like or registers it.
         """
         if not self._config.async_scheduling:
             self._growing[runs_of(request)[-1].base] = request

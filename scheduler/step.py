@@ -203,14 +203,13 @@ class Step:
         """The batch; from here on its tokens count as computed, as in vLLM."""
         scheduler = self._scheduler
         cohort = scheduler.cohort
+        batch = Batch(scheduler.num_steps, cohort.clock, NOBODY, self._chunks, self._preempted, self._admitted)
+        finishing: Sequence[Request] = ()
         if self._ticks:
-            kv_tokens, clock, members = cohort.num_kv_tokens, cohort.clock, cohort.members()
-            last = cohort.tick()
-            finishing = scheduler.drain(last) if last else []
-        else:
-            kv_tokens, clock, members, finishing = 0, cohort.clock, NOBODY, []
-        batch = Batch(scheduler.num_steps, clock, members, self._chunks, self._preempted, self._admitted)
-        batch.num_decode_kv_tokens = kv_tokens
+            batch.decodes(cohort.coming, cohort)
+            batch.num_decode_kv_tokens = cohort.num_kv_tokens
+            if last := cohort.tick():
+                finishing = scheduler.drain(last)
         if self._chunks:
             finishing = self._close_chunks(batch, finishing)
         if finishing:
@@ -335,7 +334,7 @@ class Step:
         if self._scheduler.caches_prefixes:
             self._scheduler.kv.register(request, min(stop, known))
 
-    def _close_chunks(self, batch: Batch, finishing: list[Request]) -> list[Request]:
+    def _close_chunks(self, batch: Batch, finishing: Sequence[Request]) -> Sequence[Request]:
         move_on = self._scheduler.move_on
         ended = []
         for chunk in self._chunks:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,7 +143,7 @@ def test_a_swapped_out_context_comes_back_into_other_blocks(loaded: LoadedModel)
 
 
 def _empty(**changes: object) -> Batch:
-    return replace(Batch(step=0, clock=0, members=NOBODY, chunks=[]), **changes)  # type: ignore[arg-type]
+    return Batch(**{"step": 0, "clock": 0, "members": NOBODY, "chunks": [], **changes})  # type: ignore[arg-type]
 
 
 def test_an_empty_batch_gives_no_token(loaded: LoadedModel) -> None:

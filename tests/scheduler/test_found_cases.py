@@ -86,3 +86,25 @@ def test_a_static_batch_cuts_no_prompt_whatever_the_threshold() -> None:
     batch = scheduler.schedule()
     assert [chunk.num_tokens for chunk in batch.chunks] == [9, 7]
     assert batch.num_padded_tokens == 2
+
+
+def test_a_block_that_a_decode_and_a_prompt_fill_in_one_step_is_the_decodes() -> None:
+    """B asks A's prompt and what A has answered and will, three tokens a step beside A's one: in the step in which A
+    fills its second block B does as well. The decode is served first, so its block is the one that is found.
+    """
+    config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=4, block_size=4, enable_prefix_caching=True)
+    scheduler = Scheduler(config, "vllm_v1")
+    a = Request("a", 4, 30)
+    scheduler.add(a)
+    for _ in range(3):  # its prompt, then tokens 4 and 5
+        scheduler.complete(scheduler.schedule())
+    both = (("p:a", 0, 4), ("out:a", 0, 8))
+    b = Request("b", 12, 4, prompt=both)
+    scheduler.add(b)
+    for _ in range(3):  # A's token 6 and B's 4 to 6, then A's token 7 and B's 7 to 9, then B's last
+        scheduler.complete(scheduler.schedule())
+    assert b.block_table[0] == a.block_table[0]
+    assert b.block_table[1] != a.block_table[1]
+    found = scheduler.kv.find(Request("c", 13, 4, prompt=(*both, ("p:c", 0, 1))))
+    assert found == [a.block_table[0], a.block_table[1], b.block_table[2]]
+    scheduler.check_integrity()
