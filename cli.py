@@ -254,13 +254,15 @@ def replay(
     seed: SeedOption = 0,
 ) -> None:
     """Replay one scenario, predicted from a profile or measured on the executor."""
-    from .experiments.options import parse_clock, parse_stream, scenario_from_options
+    from .experiments.options import parse_clock, parse_stream, profile_from_options, scenario_from_options
     from .experiments.render import print_run
     from .experiments.replay import replay as run
 
-    scenario = scenario_from_options(locals())
+    options = dict(locals())
+    loaded = profile_from_options(options)
+    scenario = scenario_from_options(options, loaded)
     wall_clock, stream_to = parse_clock(clock), parse_stream(stream, output)
-    done = run(scenario, profile=profile, measured=measured, wall_clock=wall_clock, stream_to=stream_to)
+    done = run(scenario, profile=loaded, measured=measured, wall_clock=wall_clock, stream_to=stream_to)
     if output is not None and stream_to is None:
         done.save(output)
     print_run(done, output)
@@ -310,14 +312,15 @@ def sweep(
     seed: SeedOption = 0,
 ) -> None:
     """Predict a grid of both knobs, measure some or all of its cells, recommend."""
-    from .experiments.options import scenario_from_options, sweep_from_options
+    from .experiments.options import profile_from_options, scenario_from_options, sweep_from_options
     from .experiments.render import print_sweep, sweep_progress
     from .experiments.sweep import sweep as run
 
     options = dict(locals())
-    scenario = scenario_from_options(options)
+    loaded = profile_from_options(options)
+    scenario = scenario_from_options(options, loaded)
     with sweep_progress(folder) as progress:
-        done = run(folder, scenario, profile, **sweep_from_options(options), progress=progress)
+        done = run(folder, scenario, loaded or profile, **sweep_from_options(options), progress=progress)
     print_sweep(done)
 
 
@@ -360,10 +363,10 @@ def capacity(
     from .experiments.options import parse_list, scenario_from_options
     from .experiments.pool import parse_backend
     from .experiments.render_capacity import print_capacity, print_frontier
-    from .sim.cost.profile import load_profile
+    from .experiments.replay import open_profile
 
     scenario = scenario_from_options({**locals(), "rate_scale": 1.0, "offline": False, "clients": None})
-    loaded = load_profile(profile)
+    loaded = open_profile(profile, scenario)
     if seqs is None and tokens is None:
         print_capacity(module.capacity(scenario, loaded, attainment=attainment, tolerance=tolerance))
         return

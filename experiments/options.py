@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..sim.cost.profile import load_profile
+from ..sim.cost.profile import Profile, load_profile
 from .errors import ExperimentError
 from .scenario import Scenario, make_scenario
 
@@ -63,17 +63,33 @@ _PLAN_NAMES = (
 )
 
 
-def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
-    """A scenario from a command's options by name; a model that is not given is the profile's, which also says the
-    dtype, device and block size unless they are given (then another than the profile's is refused). Raises
-    ``ExperimentError``.
+def profile_from_options(options: Mapping[str, Any]) -> Profile | None:
+    """The profile that a command is given. Of a folder of operator tables, those of the model, degree and way to launch
+    that the options name. Raises ``ProfileError``.
+    """
+    if options["profile"] is None:
+        return None
+    sets = parse_sets(options["fields"] or ())
+    degree = sets.get("tensor_parallel_size")
+    return load_profile(
+        options["profile"],
+        model=sets.get("model", options["model"]),
+        tensor_parallel=degree if isinstance(degree, int) and degree >= 1 else None,
+        enforce_eager=sets.get("enforce_eager") is True,
+    )
+
+
+def scenario_from_options(options: Mapping[str, Any], profile: Profile | None = None) -> Scenario:
+    """A scenario from a command's options by name (``profile`` is the one they name, if it is read already); a model
+    that is not given is the profile's, which also says the dtype, device and block size unless they are given (then
+    another than the profile's is refused). Raises ``ExperimentError``.
     """
     fields: dict[str, Any] = {name: options[name] for name in _SAME_NAME if name in options}
     fields["num_replicas"] = options.get("replicas", 1)
     fields["trace"] = {field: options[name] for name, field in _TRACE_FIELDS.items() if name in options}
     fields["num_clients"] = options["clients"]
     fields["slo"] = parse_slo(options["slo"] or ())
-    profile = load_profile(options["profile"]) if options["profile"] is not None else None
+    profile = profile or profile_from_options(options)
     if options["model"] is not None:
         fields["model"] = options["model"]
     elif profile is not None:
@@ -81,6 +97,7 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
     if profile is None and options.get("gpu") is not None:
         fields |= _device_of_gpu(options["model"])
     if profile is not None:
+        fields |= _of_tables(profile, options["model"])
         own = {"dtype": profile.model.dtype, "device": profile.device.type}
         fields |= {name: value for name, value in own.items() if fields[name] is None}
         fields["block_size"] = profile.block_size
@@ -90,6 +107,19 @@ def scenario_from_options(options: Mapping[str, Any]) -> Scenario:
             fields["threads"] = profile.device.threads
     fields = {name: value for name, value in fields.items() if value is not None}
     return make_scenario(**_merge(fields, parse_sets(options["fields"] or ())))
+
+
+def _of_tables(profile: Profile, model: str | None) -> dict[str, Any]:
+    """What operator tables say of a scenario that a calibrated profile does not: their degree, and the name under which
+    they have the model that is given.
+    """
+    degree = getattr(profile, "tensor_parallel", None)
+    if degree is None:
+        return {}
+    from ..sim.facts.library import load_model_config
+
+    named = {} if model is None else {"model": load_model_config(model).name}
+    return {"tensor_parallel_size": degree, **named}
 
 
 def _device_of_gpu(model: str | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -205,7 +206,9 @@ def print_run(run: Run, path: Path | None) -> None:
 
 
 def _remarks(run: Run) -> Iterator[str]:
-    """What must be known to read a run's figures: the window, the client's gate, too many clients, a roofline."""
+    """What must be known to read a run's figures: the window, the client's gate, too many clients, what tables lack, a
+    roofline.
+    """
     metrics, scenario = run.metrics, run.scenario
     if metrics["steady_requests"]:
         growth = metrics["steady_growth"]
@@ -228,6 +231,8 @@ def _remarks(run: Run) -> Iterator[str]:
             f"[yellow]{scenario.concurrency} clients share {slots} slots (max_num_seqs): TTFT and E2E here measure "
             f"queueing.[/]"
         )
+    for note in run.provenance.get("tables", ()):
+        yield f"Operator tables: {escape(note)}."
     if run.provenance.get("cost_model") == ROOFLINE:
         yield (
             f"[yellow]{ROOFLINE.capitalize()}: the data sheet's bandwidth and arithmetic at their peaks, no launch, no "
@@ -253,6 +258,8 @@ def print_sweep(sweep: Sweep) -> None:
     if len(without) > 3:
         console.print(f"[dim](and {len(without) - 3} more cells without a prediction)[/]")
     console.print(recommend(sweep).sentence)
+    for note in getattr(sweep.profile, "notes", ()):
+        console.print(f"[dim]Operator tables: {escape(note)}.[/]")
     caption = "predicted (measured)" if measured else "predicted"
     console.print(f"[dim]{LABELS.get(objective, objective)}, {caption}. Results in {sweep.folder}[/]")
 

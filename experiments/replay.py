@@ -20,6 +20,7 @@ from .world import run_scenario
 
 if TYPE_CHECKING:
     from ..sim.facts.roofline import RooflineProfile
+    from ..sim.records import Records
 
 
 def replay(
@@ -64,9 +65,24 @@ def replay(
 
 
 def _loaded(profile: Profile | str | Path | None, scenario: Scenario) -> Profile | RooflineProfile | None:
-    if isinstance(profile, str | Path):
-        return load_profile(profile)
-    return roofline_profile(scenario) if profile is None and scenario.gpu is not None else profile
+    if profile is not None:
+        return open_profile(profile, scenario)
+    return roofline_profile(scenario) if scenario.gpu is not None else None
+
+
+def open_profile(profile: Profile | str | Path, scenario: Scenario) -> Profile:
+    """``profile``, read if it is a path; of a folder of operator tables, those that ``scenario`` asks for. Raises
+    ``ProfileError``.
+    """
+    if not isinstance(profile, str | Path):
+        return profile
+    degree = scenario.tensor_parallel_size
+    return load_profile(
+        profile,
+        model=scenario.model,
+        tensor_parallel=degree if degree > 1 else None,
+        enforce_eager=scenario.enforce_eager,
+    )
 
 
 def roofline_profile(scenario: Scenario) -> RooflineProfile:
@@ -86,7 +102,8 @@ def predict(
     sink: Sink | None = None,
 ) -> Run:
     """Predict one scenario from ``profile``; ``cost_model`` replaces the fitted law (null baselines, which have no host
-    term unless one is given). With a ``sink`` the records go there as they come.
+    term unless one is given). With a ``sink`` the records go there as they come. What operator tables lack, and how
+    much of the run lies beyond them, stands in its provenance.
     """
     check_profile(profile, scenario)
     blocks = num_gpu_blocks(scenario, profile.model)
@@ -94,12 +111,21 @@ def predict(
     own = profile.host if cost_model is None else HostTerm()
     backends = [CostModelBackend(model, own if host is None else host) for _ in range(scenario.num_replicas)]
     records = run_scenario(scenario, blocks, *backends, sink=sink)
-    about = provenance("simpy", "numpy") | {
+    about: dict[str, Any] = provenance("simpy", "numpy") | {
         "profile": profile.hash(),
         "cost_model": model.name,
         "policy": policy_label(scenario.policy),
     }
+    if cost_model is None and (notes := getattr(profile, "notes", None)) is not None:
+        about["tables"] = [*notes, *([] if sink else [_beyond(profile, model, records)])]
     return Run(scenario, "predicted", records, blocks, about)
+
+
+def _beyond(tables: Any, model: Any, records: Records) -> str:
+    from ..sim.cost.features import features_of_columns
+    from ..sim.cost.tables.composed import extrapolated
+
+    return extrapolated(tables, model, features_of_columns(records.iterations))
 
 
 def check_measurable(scenario: Scenario) -> None:

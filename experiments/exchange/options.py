@@ -30,7 +30,7 @@ def import_options(options: Mapping[str, Any], progress: Progress) -> Imported:
         fields["num_gpu_blocks"] = options["num_gpu_blocks"]
     if options["slo"]:
         fields["slo"] = parse_slo(options["slo"])
-    profile = load_profile(options["profile"])
+    profile = load_profile(options["profile"], model=fields.get("model"))
     return import_runs(
         paths, options["output"], profile, missing=missing, fields=fields, workers=options["workers"], progress=progress
     )

@@ -50,11 +50,15 @@ def _flags(s: Scenario, num_gpu_blocks: int) -> Iterator[str]:
         ("enable-prefix-caching", s.enable_prefix_caching, True),
         ("async-scheduling", s.async_scheduling, True),
         ("scheduler-reserve-full-isl", s.scheduler_reserve_full_isl, True),
+        ("enforce-eager", s.enforce_eager, False),
         ("long-prefill-token-threshold-adaptive", s.long_prefill_token_threshold_adaptive, False),
     ):
         if is_on != by_default:
             yield f"--{name}" if is_on else f"--no-{name}"
     for name, value, default in (
+        ("tensor-parallel-size", s.tensor_parallel_size, 1),
+        ("kv-cache-dtype", s.kv_cache_dtype, "auto"),
+        ("quantization", s.quantization, None),
         ("max-num-active-seqs", s.max_num_active_seqs, None),
         ("long-prefill-token-threshold", s.long_prefill_token_threshold, 0),
         ("prefill-schedule-interval", s.prefill_schedule_interval, 1),

@@ -258,12 +258,15 @@ def roofline_of(model: ModelFacts, device: DeviceFacts) -> Roofline:
     )
 
 
-def load_profile(path: str | Path) -> Profile:
-    """Read a profile; a folder (or a file that points to one) is one of operator tables. Raises ``ProfileError`` with
-    the file and what is wrong in it.
+def load_profile(
+    path: str | Path, *, model: str | None = None, tensor_parallel: int | None = None, enforce_eager: bool = False
+) -> Profile:
+    """Read a profile; a folder (or a file that points to one) is one of operator tables. What else is given chooses
+    among a folder's tables: ``model`` counts where they are of none in particular. Raises ``ProfileError`` with the
+    file and what is wrong in it.
     """
     path = Path(path)
-    tables = _tables(path)
+    tables = _pointed(path) if not path.is_dir() else _tables(path, model, tensor_parallel, enforce_eager)
     if tables is not None:
         return tables
     try:
@@ -279,12 +282,17 @@ def load_profile(path: str | Path) -> Profile:
         ) from error
 
 
-def _tables(path: Path) -> Profile | None:
-    """The operator tables that ``path`` is or points to, which answer whatever a calibrated profile is asked."""
-    if path.is_dir():
-        from .tables.open import open_tables
+def _tables(folder: Path, model: str | None, tensor_parallel: int | None, enforce_eager: bool) -> Profile:
+    """The operator tables in ``folder``, which answer whatever a calibrated profile is asked."""
+    from .tables.open import open_tables
+    from .tables.pieces import Wanted
 
-        return cast(Profile, open_tables(path))
+    wanted = Wanted(model_hint=model, tensor_parallel=tensor_parallel, enforce_eager=enforce_eager)
+    return cast(Profile, open_tables(folder, wanted))
+
+
+def _pointed(path: Path) -> Profile | None:
+    """The operator tables that a file points to; None if it is another file."""
     try:
         with path.open("rb") as file:
             is_pointer = b'"format": "tables"' in file.read(64)

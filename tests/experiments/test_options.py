@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from profiles import toy_profile
+from tables import write_layers
 
 from batchtwin.experiments.errors import ExperimentError
-from batchtwin.experiments.options import parse_list, parse_measure, parse_slo, scenario_from_options
+from batchtwin.experiments.options import (
+    parse_list,
+    parse_measure,
+    parse_slo,
+    profile_from_options,
+    scenario_from_options,
+)
 from batchtwin.experiments.scenario import Scenario, TraceSpec
+from batchtwin.sim.cost.features import Features
 from batchtwin.sim.cost.profile import ModelFacts, Profile
+from batchtwin.sim.cost.tables.csv_table import TableError
+
+STEP = Features(64, 64, 64 * 1024, 0, 0, 0.0, 64, 0, 64)
 
 UNSAID: dict[str, Any] = {
     "profile": None,
@@ -170,3 +182,27 @@ def test_lists_measures_and_slos() -> None:
             parse_list("--seqs", text)
     with pytest.raises(ExperimentError, match=r"^--measure some: give a number of cells, or all\.$"):
         parse_measure("some")
+
+
+def test_a_folder_of_operator_tables_says_model_type_and_degree(tmp_path: Path) -> None:
+    folder = write_layers(tmp_path / "tables", degree=2)
+    said = scenario(profile=folder)
+    assert (said.model, said.dtype, said.device, said.tensor_parallel_size) == (str(folder), "bfloat16", "cuda", 2)
+    with pytest.raises(TableError, match="no times for tensor_parallel_size 4: it holds tp2"):
+        scenario(profile=folder, fields=["tensor_parallel_size=4"])
+
+
+def test_kernels_of_no_model_are_those_of_the_model_and_degree_that_are_asked_for(
+    shared_path: Callable[[str], Path],
+) -> None:
+    folder = shared_path("data/aiconfigurator_vllm/h100_sxm_vllm0.24.0")
+    options = {**UNSAID, "profile": folder, "model": "meta-llama/Meta-Llama-3-8B"}
+    alone = profile_from_options(options)
+    shared = profile_from_options({**options, "fields": ["tensor_parallel_size=4"]})
+    assert alone is not None
+    assert shared is not None
+    one, four = (profile.cost_model.duration_s(STEP) for profile in (alone, shared))
+    assert 0.25 * one < four < 0.6 * one  # a quarter of the weights, and all-reduces
+    assert scenario_from_options(options, shared).tensor_parallel_size == 4
+    with pytest.raises(TableError, match="give the model"):
+        scenario(profile=folder)

@@ -8,11 +8,16 @@ import pytest
 from profiles import toy_profile
 from records_digest import digest
 from sweeps import TINY, tiny_scenario
+from tables import write_layers
 
 from batchtwin.experiments.errors import ExperimentError
+from batchtwin.experiments.render import print_run
 from batchtwin.experiments.replay import predict, replay
+from batchtwin.experiments.sweep import open_sweep, sweep
 from batchtwin.scheduler import ConfigError, RequestRefused, UnknownPolicy
 from batchtwin.sim.cost.profile import ProfileError
+from batchtwin.sim.cost.tables.csv_table import TableError
+from batchtwin.sim.cost.tables.open import open_tables
 
 PROFILE = toy_profile()
 
@@ -63,3 +68,25 @@ def test_what_cannot_work_is_an_error_of_ours(fields: dict[str, object], error: 
     with pytest.raises(error, match=sentence) as caught:
         replay(tiny_scenario(), profile=PROFILE, **fields)
     assert "\n" not in str(caught.value)
+
+
+def test_operator_tables_stand_for_a_profile_and_what_they_lack_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_layers(tmp_path / "tables")
+    scenario = tiny_scenario(model=str(folder), dtype="bfloat16", device="cuda")
+    run = replay(scenario, profile=folder)
+    notes = run.provenance["tables"]
+    assert notes[:-1] == list(open_tables(folder).notes)
+    assert "measured tables" in notes[-1] or "extrapolated" in notes[-1]
+    print_run(run, None)
+    assert f"Operator tables: {notes[-1]}" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(TableError, match="no times for tensor_parallel_size 2: it holds tp1"):
+        replay(scenario, profile=folder, tensor_parallel_size=2)
+
+
+def test_a_sweep_of_tables_launched_eagerly_is_found_again(tmp_path: Path) -> None:
+    folder = write_layers(tmp_path / "tables")
+    scenario = tiny_scenario(model=str(folder), dtype="bfloat16", device="cuda", enforce_eager=True)
+    made = sweep(tmp_path / "sweep", scenario, folder, max_num_seqs=[2], max_num_batched_tokens=[64], seeds=1)
+    assert open_sweep(tmp_path / "sweep").profile.hash() == made.profile.hash()

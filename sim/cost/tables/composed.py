@@ -9,7 +9,7 @@ from pathlib import Path
 from ....scheduler.graph_sizes import capture_sizes
 from ..features import Features
 from ..models import Constant, CostModel, HostTerm, Roofline
-from ..profile import DeviceFacts, ModelFacts, ProfileError, roofline_of
+from ..profile import DeviceFacts, MemoryFacts, ModelFacts, ProfileError, roofline_of
 from .lines import Line
 from .operator_table import Attention, OperatorTable
 
@@ -50,6 +50,8 @@ class TableProfile:
     host: HostTerm = NO_HOST
     """0: a server that schedules asynchronously hides its host behind the device, and tables have no time for it."""
     attention_backend: str = "operator tables"
+    memory: MemoryFacts | None = None
+    """None: tables say nothing of where a GPU's memory went."""
 
     @property
     def cost_model(self) -> OperatorTable:
@@ -112,6 +114,7 @@ class TableProfile:
             "folder": str(Path(self.source).resolve()),
             "tensor_parallel": self.tensor_parallel,
             "model": self.model.name,
+            "enforce_eager": self.enforce_eager,
             "hash": self.digest,
         }
         try:

@@ -35,9 +35,10 @@ def from_kernels(folder: Path, wanted: Wanted) -> TableProfile:
     """Raises ``TableError`` with what is missing; the model must be given, since kernels have none."""
     from ...facts.library import load_model_config
 
-    if wanted.model is None:
+    name = wanted.model or wanted.model_hint
+    if name is None:
         raise TableError(f"{folder} holds kernels of no model in particular: give the model (--set model=…).")
-    config = load_model_config(wanted.model)
+    config = load_model_config(name)
     if config.num_experts:
         raise TableError(f"{config.name} has experts, whose tables of AIConfigurator are not read.")
     degree = wanted.tensor_parallel or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from .aiconfigurator import is_aiconfigurator
@@ -62,6 +63,7 @@ def follow(pointer: Path) -> TableProfile:
     try:
         said = json.loads(pointer.read_text(encoding="utf-8"))
         folder, wanted = Path(said["folder"]), Wanted(**{name: said[name] for name in ("model", "tensor_parallel")})
+        wanted = replace(wanted, enforce_eager=said.get("enforce_eager") is True)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TableError(f"{pointer} does not say where its operator tables are ({str(error)[:60]}).") from error
     found = open_tables(folder, wanted)

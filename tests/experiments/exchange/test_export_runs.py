@@ -108,6 +108,9 @@ def test_a_command_has_every_knob_and_the_switches_that_vllm_sets_otherwise() ->
     )
     urgent = serve_command(scenario, result._replace(cell=Cell("priority", 32, 512)))
     assert urgent.endswith("--scheduling-policy priority")
+    spread = scenario.with_(tensor_parallel_size=4, enforce_eager=True, kv_cache_dtype="fp8", quantization="awq")
+    shared = "--enforce-eager --tensor-parallel-size 4 --kv-cache-dtype fp8 --quantization awq"
+    assert shared in serve_command(spread, result)
 
 
 def test_what_vllm_cannot_serve_is_a_comment_and_no_command(done: Sweep) -> None:
