@@ -653,6 +653,7 @@ def test_export_trace_of_a_sweeps_cell_is_its_prediction(run: Run, tmp_path: Pat
     document = json.loads((tmp_path / "trace.json").read_text())
     stored = json.loads((tmp_path / "s/cells/vllm_v1-seqs4-tokens64/predicted.json").read_text())
     assert document["otherData"]["kind"] == "predicted"
+    assert stored["status"] == "ok", stored["reason"]
     iterations = [event for event in document["traceEvents"] if event["ph"] == "X"]
     assert len(iterations) == stored["metrics"]["num_iterations"]
 
