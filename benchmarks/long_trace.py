@@ -1,10 +1,10 @@
 """Traces of any length: what a request costs, in time and memory, when the trace is repeated.
 
-    python benchmarks/long_trace.py [--shared ../shared] [--repeats 1 13 52]
+    python benchmarks/long_trace.py [--shared ../shared] [--repeats 1 13 52] [--point busy]
 
-The Azure conversation trace one after another so many times (52 times are 1,007,032 requests) at the point ``busy`` of
-``bench/h100_like.json``, streamed to disk and its metrics computed from there. Each length is a process of its own.
-Prints its setup, a table and one JSON line.
+The Azure conversation trace one after another so many times (52 times are 1,007,032 requests) at a point of
+``bench/h100_like.json`` (``low``, ``busy`` or ``overload``), streamed to disk and its metrics computed from there. Each
+length is a process of its own. Prints its setup, a table and one JSON line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from setups import AZURE, ROOT, SHARED, load_setup, profile_of
 
 
-def replay_once(shared: Path, repeat: int, folder: Path) -> dict[str, float]:
+def replay_once(shared: Path, repeat: int, point: str, folder: Path) -> dict[str, float]:
     """One streamed replay in this process."""
     from batchtwin.experiments.replay import predict
     from batchtwin.experiments.scenario import Scenario, TraceSpec
     from batchtwin.experiments.spill import ParquetSink
 
     setup = load_setup(shared, "h100_like")
-    at = setup["points"]["busy"]
+    at = setup["points"][point]
     scenario = Scenario(
         trace=TraceSpec(source=str(shared / AZURE), repeat=repeat, rate_scale=at["rate_scale"]),
         model="8b-for-benchmarks",
@@ -67,23 +67,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=SHARED)
     parser.add_argument("--repeats", nargs="+", type=int, default=[1, 13, 52])
+    parser.add_argument("--point", default="busy", choices=("low", "busy", "overload"))
     parser.add_argument("--once", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.once:
-            print(json.dumps(replay_once(args.shared, args.once, Path(folder))))
+            print(json.dumps(replay_once(args.shared, args.once, args.point, Path(folder))))
             return
     if not (args.shared / AZURE).exists():
         sys.exit(f"{args.shared / AZURE} is not there: give --shared.")
-    print(
-        "Azure conversation trace, repeated, at 80 % load of an H100-like device; vllm_v1, one core, streamed to disk"
-    )
+    print(f"Azure conversation trace, repeated, at {args.point}, H100-like device; vllm_v1, one core, streamed to disk")
     print(f"Python {platform.python_version()}, {platform.machine()}\n")
     heads = ("requests", "iterations", "replay s", "CPU µs/request", "metrics s", "MiB replay", "MiB peak", "MiB disk")
     print("".join(f"{head:>16}" for head in heads))
     rows = []
     for repeat in args.repeats:
         command = [sys.executable, __file__, "--shared", str(args.shared), "--once", str(repeat)]
+        command += ["--point", args.point]
         row = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
         rows.append(row)
         shown = (
