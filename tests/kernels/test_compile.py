@@ -19,21 +19,28 @@ from .cases import paged_case
 from .compile_cases import SMALL, full, max_registers
 from .workers import output_of
 
-SCRATCH_BYTES = {"sm_80": 0, "sm_90": 0, "gfx942": 64}
-"""Spilled a thread: none, but for the head size 256 over fp8 on gfx942, whose 64-lane waves have 256 registers."""
+SCRATCH_BYTES = {"sm_80": 0, "sm_90": 0, "gfx942": 8}
+"""Spilled a thread: none, but for prefill over fp8 under a window and a cap on gfx942, at head sizes 80 to 128."""
 
 
 def _check(architecture: str, variants: list[Variant], usages: dict[str, Any]) -> None:
+    """All that exceed a budget at once: the whole grid takes minutes."""
     assert set(usages) == {variant.name for variant in variants}
-    for variant in variants:
-        usage = usages[variant.name]
-        assert "error" not in usage, usage
-        assert usage["shared_bytes"] <= ARCHITECTURES[architecture].shared_bytes, variant.name
-        assert usage["spilled_bytes"] <= SCRATCH_BYTES[architecture], variant.name
-        if architecture != "gfx942":
-            assert usage["registers"] <= max_registers(variant), variant.name
-        if variant.kernel in ("prefill", "decode") and variant.query != "fp32":
-            assert usage["matrix_instructions"] == [_expected_instruction(architecture, variant)], variant.name
+    faults = {variant.name: _faults(architecture, variant, usages[variant.name]) for variant in variants}
+    assert {name: (found, usages[name]) for name, found in faults.items() if found} == {}
+
+
+def _faults(architecture: str, variant: Variant, usage: dict[str, Any]) -> list[str]:
+    if "error" in usage:
+        return ["does not compile"]
+    products = variant.kernel in ("prefill", "decode") and variant.query != "fp32"
+    within = {
+        "shared memory": usage["shared_bytes"] <= ARCHITECTURES[architecture].shared_bytes,
+        "spills": usage["spilled_bytes"] <= SCRATCH_BYTES[architecture],
+        "registers": architecture == "gfx942" or usage["registers"] <= max_registers(variant),
+        "products": not products or usage["matrix_instructions"] == [_expected_instruction(architecture, variant)],
+    }
+    return [budget for budget, kept in within.items() if not kept]
 
 
 def _expected_instruction(architecture: str, variant: Variant) -> str:
