@@ -110,13 +110,14 @@ class IterationRows:
         columns: dict[str, NDArray[Any]] = {
             name: values.astype(kind_of(name)) for name, values in zip(PACKED, packed, strict=True)
         }
-        few = np.array(self._few, dtype=np.float64).reshape(-1, 1 + len(FEW_HAVE)).T
-        at = few[0].astype(np.int64)
-        for name, values in zip(FEW_HAVE, few[1:], strict=True):
-            columns[name] = np.zeros(packed.shape[1], dtype=kind_of(name))
-            columns[name][at] = values
+        places = np.arange(packed.shape[1])
         if self._stretches:
-            columns = self._written_out(columns)
+            columns, places = self._written_out(columns)
+        few = np.array(self._few, dtype=np.float64).reshape(-1, 1 + len(FEW_HAVE)).T
+        at = places[few[0].astype(np.int64)]
+        for name, values in zip(FEW_HAVE, few[1:], strict=True):
+            columns[name] = np.zeros(len(columns["end_s"]), dtype=kind_of(name))
+            columns[name][at] = values
         columns["num_tokens"] = columns["num_decodes"] + columns["num_prefill_tokens"]
         columns["num_seqs"] = columns["num_decodes"] + columns["num_prefills"]
         self.steps = bytearray()
@@ -124,12 +125,14 @@ class IterationRows:
             column.clear()
         return {name: columns[name] for name in RECORDED}
 
-    def _written_out(self, steps: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def _written_out(self, steps: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Stretches as the iterations they stand for; with where each step is then (of a stretch the first)."""
         places, lengths = np.array(self._stretches, dtype=np.int64).T
         repeats = np.ones(len(steps["end_s"]), dtype=np.int64)
         repeats[places] = lengths
         columns = {name: np.repeat(values, repeats) for name, values in steps.items()}
-        firsts = (np.cumsum(repeats) - repeats)[places]
+        now_at = np.cumsum(repeats) - repeats
+        firsts = now_at[places]
         offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         rows = np.repeat(firsts, lengths) + offsets
         columns["end_s"][rows] = self._ends_s
@@ -143,4 +146,4 @@ class IterationRows:
             columns["num_waiting"][rows] += more - np.repeat(before, lengths)
         later = rows[offsets > 0]
         columns["start_s"][later] = columns["end_s"][later - 1]
-        return columns
+        return columns, now_at

@@ -81,8 +81,11 @@ def weighted_percentiles(values: FloatArray, counts: NDArray[np.int64], percents
     """Several, for one sort."""
     if len(values) == 0:
         return [float("nan")] * len(percents)
-    order = np.argsort(values)  # which of equal values comes first is of no matter
-    ordered, ends = values[order], np.cumsum(counts[order])
+    if counts.max() == counts.min() == 1:
+        ordered, ends = np.sort(values), np.arange(1, len(values) + 1)
+    else:
+        order = np.argsort(values)  # which of equal values comes first is of no matter
+        ordered, ends = values[order], np.cumsum(counts[order])
     found = []
     for percent in percents:
         position = percent / 100.0 * (ends[-1] - 1)
