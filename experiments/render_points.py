@@ -15,6 +15,7 @@ from rich.table import Table
 from .point_checks import Shape, shapes
 from .points import Point
 from .provenance import provenance
+from .render import uncut
 from .run import write_whole
 from .validate_points import METRICS, THROUGHPUTS, PointsValidation, Predicted
 
@@ -111,7 +112,7 @@ def _point_table(done: PointsValidation) -> Table:
     for point in done.predicted:
         preempted = "–" if point.metrics is None else f"{point.metrics['num_preemptions']:.0f}"
         table.add_row(*_head(point.point), *(_cell(point, name) for name in shown), preempted)
-    return table
+    return uncut(table)
 
 
 def _head(point: Point) -> tuple[str, ...]:
@@ -159,4 +160,4 @@ def _shape_table(found: Sequence[Shape]) -> Table:
     for shape in found:
         agrees = "–" if shape.agrees is None else "yes" if shape.agrees else "no"
         table.add_row(shape.group, shape.check, shape.predicted, shape.published, agrees)
-    return table
+    return uncut(table)

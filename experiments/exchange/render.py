@@ -16,7 +16,7 @@ from .measured_row import Flag
 MOST_LINES = 12
 COLUMNS = (
     ("Output tok/s", "output_throughput", 1),
-    ("Requests/s", "request_throughput", 2),
+    ("Req/s", "request_throughput", 2),
     ("TTFT ms", "mean_ttft_ms", 1),
     ("TPOT ms", "mean_tpot_ms", 2),
     ("E2E P99 ms", "p99_e2el_ms", 0),
