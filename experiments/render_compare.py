@@ -49,9 +49,8 @@ def _errors(summary: pd.DataFrame) -> Table:
         *("coverage_percent", "constant_median_percent", "roofline_affine_median_percent"),
     ]
     num_cells = int(summary["num_cells"].max())
-    title = (
-        f"Error of the prediction over {num_cells} measured cells (%); ± half of its interval, inside: cells that hold"
-    )
+    over = f"{num_cells} measured cell{'s' if num_cells != 1 else ''}"
+    title = f"Error of the prediction over {over} (%); ± half of its interval, inside: cells that hold"
     table = make_table(*heads, title=title)
     for row in summary[~summary["metric"].isin(COUNTS)].to_dict("records"):
         name = str(row["metric"])

@@ -141,6 +141,7 @@ def _print_timeline(console: Console, timeline: Timeline) -> None:
 
 def _known_table(done: Validation) -> Table:
     table = Table("field", "value", "known from", title="What was predicted", title_justify="left")
+    table.columns[0].no_wrap = True  # names of fields stay whole
     for known in done.known:
         table.add_row(known.name, str(known.value), known.origin)
     return table

@@ -28,6 +28,7 @@ def print_imported(done: Imported, output: Path | None) -> None:
     """The runs, what is wrong with them, what was assumed, and where to go on."""
     console = Console()
     table = make_table("#", "seqs", "tokens", "clients", "rate", *(head for head, _, _ in COLUMNS), "")
+    table.padding = (0, 1, 0, 0)  # eleven columns in 80 characters
     for index, item in enumerate(done.rows, 1):
         table.add_row(f"{index}", *_cells(item))
     console.print(table)
