@@ -23,6 +23,8 @@ from .sweep import Sweep, open_sweep
 COUNTS = ("mean_kv_usage", "peak_kv_usage", "peak_waiting", "num_preemptions")
 """Metrics that may be 0, so that their error is told as a difference."""
 PERCENT_METRICS = tuple(name for name in METRICS if name not in COUNTS)
+MIN_RANKED = 3
+"""Measured cells below which no rank correlation is told."""
 SPLIT_COLUMNS = (*Cell._fields, "metric", "measured", "predicted", "rest", "cost", "schedule", "hidden")
 
 
@@ -190,7 +192,7 @@ def _split_rows(sweep: Sweep, result: CellResult, run: Run) -> list[dict[str, ob
 
 def _rank_correlation(table: pd.DataFrame, objective: str) -> float:
     rows = table[table["metric"] == objective].dropna(subset=["measured"])
-    if len(rows) < 3:
+    if len(rows) < MIN_RANKED:
         return float("nan")
     return float(rows["predicted"].rank().corr(rows["measured"].rank()))
 

@@ -85,9 +85,26 @@ def _fixes(ask: Ask) -> Iterator[str]:
         if ask.with_knobs(gpu_memory_utilization=percent / 100).fits:
             yield f"raise gpu_memory_utilization to {percent / 100:g}"
             break
+    yield from _both_knobs(ask)
     if ask.knobs.kv_cache_dtype == "auto" and ask.with_knobs(kv_cache_dtype="fp8").fits:
         yield "set kv_cache_dtype to fp8"
     yield from _bigger_fixes(ask)
+
+
+def _both_knobs(ask: Ask) -> Iterator[str]:
+    """Both knobs, halved together until it fits, where neither alone does: of activations and sampler the larger
+    counts, so that lowering the knob of one leaves the other's.
+    """
+    seqs, tokens = ask.knobs.max_num_seqs, ask.knobs.max_num_batched_tokens
+    lowest = 1 if ask.enable_chunked_prefill else ask.max_model_len
+    alone = (ask.with_knobs(max_num_seqs=1), ask.with_knobs(max_num_batched_tokens=max(seqs, lowest)))
+    if any(one.fits for one in alone):
+        return
+    while seqs > 1 and tokens > lowest:
+        seqs, tokens = max(1, seqs // 2), max(lowest, tokens // 2)
+        if ask.with_knobs(max_num_seqs=seqs, max_num_batched_tokens=tokens).fits:
+            yield f"lower max_num_seqs to {seqs:,} and max_num_batched_tokens to {tokens:,}"
+            return
 
 
 def _bigger_fixes(ask: Ask) -> Iterator[str]:

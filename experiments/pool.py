@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
@@ -18,6 +19,11 @@ Backend = Literal["loky", "ray", "dask"]
 """Processes of this machine; a Ray or Dask cluster (theirs to name: ``RAY_ADDRESS`` and
 ``DASK_SCHEDULER_ADDRESS``), or a local one of ``workers`` processes if none is named."""
 BACKENDS: tuple[str, ...] = get_args(Backend)
+_MODULES: dict[Backend, tuple[str, ...]] = {
+    "loky": (),
+    "ray": ("ray", "ray.util.joblib"),
+    "dask": ("dask", "distributed"),
+}
 ROUND_PER_WORKER = 4
 """Jobs a worker that a back end without streaming (Ray's) is given at a time: finished cells are kept in between."""
 T = TypeVar("T")
@@ -30,6 +36,19 @@ def parse_backend(name: str) -> Backend:
     if name not in BACKENDS:
         raise ExperimentError(f"There is no back end {name!r}; known are {', '.join(BACKENDS)}.")
     return cast("Backend", name)
+
+
+def check_backend(name: str) -> None:
+    """Raise ``ExperimentError`` if there is no back end of this name, or it is not installed: for before anything is
+    written.
+    """
+    for module in _MODULES[parse_backend(name)]:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ExperimentError(
+                f"The back end {name} is not installed: pip install 'batchtwin[{name}]', or use loky."
+            ) from error
 
 
 class Pool(Generic[T]):
@@ -62,7 +81,8 @@ def open_pool(backend: str = "loky", workers: int = 1) -> Iterator[Pool[Any]]:
     ``ExperimentError`` if the back end is unknown or not installed.
     """
     openers = {"loky": _loky, "ray": _ray, "dask": _dask}
-    with openers[parse_backend(backend)](workers) as run:
+    check_backend(backend)
+    with openers[backend](workers) as run:
         yield Pool(run)
 
 
@@ -80,14 +100,12 @@ def _loky(workers: int) -> Iterator[Run]:
 @contextmanager
 def _dask(workers: int) -> Iterator[Run]:
     """Not through joblib, whose Dask back end waits for ever for a job that lost its worker (1.6.0)."""
-    try:
-        import dask  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from distributed import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
-            Client,
-            as_completed,
-        )
-    except ImportError as error:
-        raise _not_installed("dask") from error
+    import dask  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from distributed import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        Client,
+        as_completed,
+    )
+
     if dask.config.get("scheduler-address", None):
         client = Client()
     else:
@@ -110,11 +128,9 @@ def _dask(workers: int) -> Iterator[Run]:
 
 @contextmanager
 def _ray(workers: int) -> Iterator[Run]:
-    try:
-        import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from ray.util.joblib import register_ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError as error:
-        raise _not_installed("ray") from error
+    import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from ray.util.joblib import register_ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
     own = not ray.is_initialized()
     if own:
         local = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers, "include_dashboard": False}
@@ -137,10 +153,6 @@ def _ray(workers: int) -> Iterator[Run]:
 
 def _delayed(jobs: Iterable[Job[Any]]) -> Iterator[Any]:
     return (delayed(function)(*arguments) for function, arguments in jobs)
-
-
-def _not_installed(extra: str) -> ExperimentError:
-    return ExperimentError(f"The back end {extra} is not installed: pip install 'batchtwin[{extra}]', or use loky.")
 
 
 @contextmanager

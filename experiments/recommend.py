@@ -197,7 +197,7 @@ def _rest(chosen: CellResult, feasible: list[CellResult], objective: str, tolera
         return f"The other cells do as well; what is active most of the time here is {KNOB[bound]}."
     bounds = Counter(dominant_bound(result.metrics) for result in worse)
     bound, count = max(bounds.items(), key=lambda item: (item[1], -item[0]))
-    share = f"{count} of the {len(worse)} slower cells"
+    share = f"{count} of the {len(worse)} slower cells" if len(worse) > 1 else "the one slower cell"
     if bound is Bound.NONE:
         return f"In {share} no bound is active for most of the time: their steps themselves are slower."
     return (

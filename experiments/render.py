@@ -26,6 +26,7 @@ from ..sim.cost.profile import FitFacts, MemoryFacts, Profile
 from ..sim.cost.spread import LEVEL
 from ..sim.facts import ROOFLINE
 from .grid import Cell, policy_label
+from .intervals import over_seeds
 from .run import Run
 from .sweep import Sweep
 
@@ -256,12 +257,12 @@ def print_sweep(sweep: Sweep) -> None:
     for result in without[:3]:
         console.print(f"[dim]{result.cell.key}: {result.reason}[/]")
     if len(without) > 3:
-        console.print(f"[dim](and {len(without) - 3} more cells without a prediction)[/]")
+        more = len(without) - 3
+        console.print(f"[dim](and {more} more cell{'s' if more > 1 else ''} without a prediction)[/]")
     console.print(recommend(sweep).sentence)
     for note in getattr(sweep.profile, "notes", ()):
         console.print(f"[dim]Operator tables: {escape(note)}.[/]")
-    caption = "predicted (measured)" if measured else "predicted"
-    console.print(f"[dim]{LABELS.get(objective, objective)}, {caption}. Results in {sweep.folder}[/]")
+    console.print(f"[dim]{LABELS.get(objective, objective)}, {_caption(sweep)}. Results in {sweep.folder}[/]")
 
 
 def print_comparison(comparison: object) -> None:
@@ -356,13 +357,23 @@ def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, f
             if result is None or result.status != "ok":
                 row.append("" if result is None else result.status)
                 continue
-            text = number(result.metrics[objective], 1)
-            if runs := measured.get(cell):
+            runs = measured.get(cell)
+            text = number((result.metrics if runs else over_seeds(result))[objective], 1)
+            if runs:
                 values = sorted(run[objective] for run in runs if objective in run)
                 text += f" ({number(_median(values), 1)})" if values else ""
             row.append(text)
         table.add_row(f"{seqs:,}", *row)
     return table
+
+
+def _caption(sweep: Sweep) -> str:
+    """What the figures of the grid are: a cell with a measured figure has that of the seed it was measured with."""
+    seeds = sweep.spec.num_seeds
+    mean = f"predicted, mean over {seeds} seeds" if seeds > 1 else "predicted"
+    if not sweep.measured_cells():
+        return mean
+    return f"{mean}; where measured: predicted with the measured seed (measured)" if seeds > 1 else f"{mean} (measured)"
 
 
 def _median(ordered: list[float]) -> float:
@@ -380,6 +391,13 @@ def make_table(*heads: str, title: str | None = None) -> Table:
     table.add_column(heads[0])
     for head in heads[1:]:
         table.add_column(head, justify="left" if head in ("Unit", "What it does", "Options") else "right")
+    return uncut(table)
+
+
+def uncut(table: Table) -> Table:
+    """``table``, whose cells go on in another line where the terminal is too narrow: rich would cut figures off."""
+    for column in table.columns:
+        column.overflow = "fold"
     return table
 
 

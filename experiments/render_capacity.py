@@ -9,6 +9,7 @@ from rich.table import Table
 
 from .capacity import Capacity, FrontierPoint
 from .recommend import SLO_METRIC, SLO_WORD
+from .render import uncut
 
 
 def print_capacity(found: Capacity) -> None:
@@ -27,7 +28,7 @@ def print_capacity(found: Capacity) -> None:
         if found.attainment is not None:
             cells.append(f"{metrics['request_goodput'] / metrics['request_throughput']:.2%}")
         table.add_row(*cells, "yes" if tried.meets else "no")
-    console.print(table)
+    console.print(uncut(table))
     console.print(found.sentence)
 
 
@@ -35,7 +36,7 @@ def print_frontier(points: Sequence[FrontierPoint]) -> None:
     """One row a cell: its capacity and what decided it, or why it has none."""
     console = Console()
     table = Table(title="Capacity", title_justify="left", title_style="bold", header_style="dim", box=None)
-    for head in ("Policy", "max_num_seqs", "max_num_batched_tokens", "Requests/s", "Tried", "Missed above"):
+    for head in ("Policy", "seqs", "tokens", "Requests/s", "Tried", "Missed above"):
         table.add_column(head, justify="left" if head in ("Policy", "Missed above") else "right")
     for point in points:
         table.add_row(
@@ -44,7 +45,7 @@ def print_frontier(points: Sequence[FrontierPoint]) -> None:
             f"{point.cell.max_num_batched_tokens:,}",
             *_columns(point),
         )
-    console.print(table)
+    console.print(uncut(table))
     known = [point for point in points if point.capacity is not None and point.capacity.rate_per_s > 0]
     if known:
         best = max(known, key=lambda point: point.capacity.rate_per_s if point.capacity else 0.0)

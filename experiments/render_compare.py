@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from math import nan
 
 import pandas as pd
 from rich.table import Table
 
 from ..sim.cost.spread import LEVEL
-from .compare import COUNTS, Comparison
+from .compare import COUNTS, MIN_RANKED, Comparison
 from .render import LABELS, NAMES, make_table, number
 
 _COUNT_NAMES = {
@@ -37,7 +38,7 @@ def comparison_parts(comparison: object) -> Iterator[Table | str]:
     regret = ", ".join(f"{who.replace('_', ' ')} {value:.1f} %" for who, value in comparison.regret_percent.items())
     objective = LABELS.get(comparison.objective, comparison.objective)
     yield f"Regret in {objective}, by who chooses: {regret}."
-    yield f"Rank correlation of predicted and measured: {number(comparison.rank_correlation, 3)}."
+    yield f"Rank correlation of predicted and measured: {number(comparison.rank_correlation, 3)}{_ties(comparison)}."
     yield from _coverage(comparison)
 
 
@@ -48,9 +49,8 @@ def _errors(summary: pd.DataFrame) -> Table:
         *("coverage_percent", "constant_median_percent", "roofline_affine_median_percent"),
     ]
     num_cells = int(summary["num_cells"].max())
-    title = (
-        f"Error of the prediction over {num_cells} measured cells (%); ± half of its interval, inside: cells that hold"
-    )
+    over = f"{num_cells} measured cell{'s' if num_cells != 1 else ''}"
+    title = f"Error of the prediction over {over} (%); ± half of its interval, inside: cells that hold"
     table = make_table(*heads, title=title)
     for row in summary[~summary["metric"].isin(COUNTS)].to_dict("records"):
         name = str(row["metric"])
@@ -114,6 +114,22 @@ def _best(comparison: Comparison) -> Iterator[str]:
         f"Best prediction among them, {best['max_num_seqs']} × {best['max_num_batched_tokens']}: predicted "
         f"{number(best['predicted'], 1)}, measured {number(best['measured'], 1)} ({best['error_percent']:+.1f} %)."
     )
+
+
+def _ties(comparison: Comparison) -> str:
+    """How many pairs of measured cells no order can be told of: they differ by less than their repeat noise
+    (half the range of a cell's repeats, for one without repeats the other cells' median).
+    """
+    rows = comparison.cells[comparison.cells["metric"] == comparison.objective].dropna(subset=["measured"])
+    if len(rows) < MIN_RANKED:
+        return ""
+    noise = rows["repeat_noise_percent"]
+    if noise.isna().all():
+        return "; measured once each, so which of their differences are noise is not known (sweep with --repeats 3)"
+    figures = list(zip(rows["measured"], rows["measured"] * noise.fillna(noise.median()) / 100.0, strict=True))
+    pairs = list(combinations(figures, 2))
+    ties = sum(abs(one - other) <= half + other_half for (one, half), (other, other_half) in pairs)
+    return f"; of {len(pairs)} pairs of cells {ties} are ties, which differ by less than the repeat noise of both"
 
 
 def _coverage(comparison: Comparison) -> Iterator[str]:

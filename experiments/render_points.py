@@ -15,6 +15,7 @@ from rich.table import Table
 from .point_checks import Shape, shapes
 from .points import Point
 from .provenance import provenance
+from .render import make_table, uncut
 from .run import write_whole
 from .validate_points import METRICS, THROUGHPUTS, PointsValidation, Predicted
 
@@ -101,13 +102,14 @@ def _columns_line(done: PointsValidation) -> str:
 
 
 def _point_table(done: PointsValidation) -> Table:
-    table = Table(title="Predicted / published (error)", title_justify="left")
-    for name in ("line", "model", "gpu", "knobs", "load"):
-        table.add_column(name)
     shown = [name for name in SHOWN if any(getattr(p.point, name) is not None for p in done.predicted)]
-    for name in shown:
-        table.add_column(name, justify="right")
-    table.add_column("preempted", justify="right")
+    heads = [name.replace("_", " ") for name in shown]
+    table = make_table(
+        "line", "model", "gpu", "knobs", "load", *heads, "preempts", title="Predicted / published (error)"
+    )
+    table.title_justify = "left"
+    for column in table.columns[1:5]:
+        column.justify = "left"
     for point in done.predicted:
         preempted = "–" if point.metrics is None else f"{point.metrics['num_preemptions']:.0f}"
         table.add_row(*_head(point.point), *(_cell(point, name) for name in shown), preempted)
@@ -127,11 +129,16 @@ def _head(point: Point) -> tuple[str, ...]:
 def _cell(point: Predicted, name: str) -> str:
     published = getattr(point.point, name)
     if point.metrics is None:
-        return "–" if published is None else f"– / {published:,.4g}"
+        return "–" if published is None else f"– / {_figure(published)}"
     predicted = point.metrics[METRICS[name]]
     if not published:
-        return f"{predicted:,.4g}"
-    return f"{predicted:,.4g} / {published:,.4g} ({100 * (predicted / published - 1):+.0f} %)"
+        return _figure(predicted)
+    return f"{_figure(predicted)} / {_figure(published)} ({100 * (predicted / published - 1):+.0f} %)"
+
+
+def _figure(value: float) -> str:
+    """Four digits at least, and no power of ten to add up."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _print_assumptions(console: Console, done: PointsValidation) -> None:
@@ -159,4 +166,4 @@ def _shape_table(found: Sequence[Shape]) -> Table:
     for shape in found:
         agrees = "–" if shape.agrees is None else "yes" if shape.agrees else "no"
         table.add_row(shape.group, shape.check, shape.predicted, shape.published, agrees)
-    return table
+    return uncut(table)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .provenance import provenance
+from .render import uncut
 from .run import write_whole
 from .svg import MEASURED, PREDICTED, Axis, Curve, document, panel
 from .validate import Row, Timeline, Validation
@@ -33,11 +34,11 @@ def print_validation(done: Validation, output: Path | None = None) -> None:
         f"{profile.layout} tables (hash {profile.hash()}): {len(done.recorded.output_tokens)} recorded requests of "
         f"{done.run.folder}. Nothing was fitted to the run."
     )
-    console.print(_known_table(done))
+    console.print(uncut(_known_table(done)))
     for note in (*profile.notes, *done.notes, done.extrapolated):
         console.print(f"  • {note}", highlight=False)
-    console.print(_error_table(done))
-    console.print(_null_table(done))
+    console.print(uncut(_error_table(done)))
+    console.print(uncut(_null_table(done)))
     console.print(
         f"Predicted only: P99 ITL {done.p99_itl_ms:.1f} ms (the run has no token times), {done.num_preemptions} "
         f"preemptions, at most {done.peak_blocks:,} KV blocks in use."
@@ -140,6 +141,7 @@ def _print_timeline(console: Console, timeline: Timeline) -> None:
 
 def _known_table(done: Validation) -> Table:
     table = Table("field", "value", "known from", title="What was predicted", title_justify="left")
+    table.columns[0].no_wrap = True  # names of fields stay whole
     for known in done.known:
         table.add_row(known.name, str(known.value), known.origin)
     return table

@@ -117,8 +117,21 @@ def predict(
         "policy": policy_label(scenario.policy),
     }
     if cost_model is None and (notes := getattr(profile, "notes", None)) is not None:
-        about["tables"] = [*notes, *([] if sink else [_beyond(profile, model, records)])]
+        about["tables"] = [
+            *notes,
+            *_other_cache(scenario, profile.model.dtype),
+            *([] if sink else [_beyond(profile, model, records)]),
+        ]
     return Run(scenario, "predicted", records, blocks, about)
+
+
+def _other_cache(scenario: Scenario, dtype: str) -> list[str]:
+    asked = scenario.kv_cache_dtype
+    if asked in ("auto", dtype):
+        return []
+    return [
+        f"attention was measured with a KV cache in {dtype}: kv_cache_dtype={asked} changes the pool, not the times"
+    ]
 
 
 def _beyond(tables: Any, model: Any, records: Records) -> str:
@@ -137,12 +150,18 @@ def check_measurable(scenario: Scenario) -> None:
 
 
 def check_profile(profile: Profile | RooflineProfile, scenario: Scenario) -> None:
-    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for, and
+    """Raise ``ProfileError`` if ``profile`` was calibrated for something else than ``scenario`` asks for,
+    ``ExperimentError`` if it asks for a KV cache of another dtype that would change nothing, and
     ``FactsError`` if its pool is a GPU's and that or the model is unknown.
     """
     s = scenario
     if s.gpu is not None:
         ask_of(s)
+    if s.gpu is None and s.kv_cache_dtype not in ("auto", profile.model.dtype):
+        raise ExperimentError(
+            f"kv_cache_dtype is {s.kv_cache_dtype}, but the profile's times are of a cache in {profile.model.dtype}, "
+            f"and only a pool derived from a GPU's memory would change: name the gpu too, or leave it at auto."
+        )
     profile.check(model=s.model, dtype=s.dtype, device=s.device, threads=s.threads, block_size=s.block_size)
     check_context(s, profile.model)
 

@@ -18,7 +18,7 @@ from .errors import ExperimentError
 from .grid import Cell, CellResult, best_of, cells, cells_to_measure, default_cell, nearly_best
 from .halving import halve
 from .intervals import MIN_SEEDS, over_seeds
-from .pool import Backend, Pool, open_pool
+from .pool import Backend, Pool, check_backend, open_pool
 from .preflight import check_ready
 from .replay import check_measurable, check_profile, open_profile
 from .run import SUMMARY_ONLY, Run, load_run, read_head, write_whole, writing
@@ -261,6 +261,7 @@ def sweep(
     for option, count in (("workers", workers), ("repeats", repeats), ("seeds", seeds), ("measure", measure)):
         if isinstance(count, int) and count < 1:
             raise ExperimentError(f"{option} is {count}, but it must be at least 1.")
+    check_backend(backend)
     loaded = open_profile(profile, scenario)
     check_profile(loaded, scenario)
     if measure is not None:

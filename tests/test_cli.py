@@ -401,13 +401,23 @@ def test_runs_of_another_server_are_checked_and_laid_beside_predictions(run: Run
     assert "Wrote out: see batchtwin compare out" in done.words
     compared = run("compare", "out")
     assert (compared.code, compared.err) == (0, "")
-    assert "over 1 measured cells" in compared.words
+    assert "over 1 measured cell (%)" in compared.words
     assert "Imported runs have no records" in compared.words
     assert run("recommend", "out").code == 0
     assert run("report", "out").code == 0
     assert "give the profile with -p" in one_sentence(run("import", "good.json", "-o", "other"))
     assert "--input-len is 0, but it must be at least 1" in one_sentence(run("import", "good.json", "--input-len", "0"))
     assert "no result is in there" in one_sentence(run("import", "rows.csv"))
+
+
+def test_no_figure_is_cut_at_80_columns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "good.json").write_text(json.dumps(summary()))
+    words = ("--slo", "ttft_ms=15", "--tolerance", "0.2", "--seqs", "2,99", "--tokens", "64", "-j", "1")
+    for done in (run("import", "good.json"), run("capacity", *SMALL, "-p", "profile.json", *words), run("validate")):
+        assert (done.code, done.err) == (0, "")
+        assert not [line for line in done.out.splitlines() if "…" in line and not line.startswith("  •")]
+        assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_predictions_are_exported_and_checked_like_anybodys(run: Run, tmp_path: Path) -> None:

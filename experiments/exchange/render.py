@@ -16,7 +16,7 @@ from .measured_row import Flag
 MOST_LINES = 12
 COLUMNS = (
     ("Output tok/s", "output_throughput", 1),
-    ("Requests/s", "request_throughput", 2),
+    ("Req/s", "request_throughput", 2),
     ("TTFT ms", "mean_ttft_ms", 1),
     ("TPOT ms", "mean_tpot_ms", 2),
     ("E2E P99 ms", "p99_e2el_ms", 0),
@@ -28,6 +28,7 @@ def print_imported(done: Imported, output: Path | None) -> None:
     """The runs, what is wrong with them, what was assumed, and where to go on."""
     console = Console()
     table = make_table("#", "seqs", "tokens", "clients", "rate", *(head for head, _, _ in COLUMNS), "")
+    table.padding = (0, 1, 0, 0)  # eleven columns in 80 characters
     for index, item in enumerate(done.rows, 1):
         table.add_row(f"{index}", *_cells(item))
     console.print(table)

@@ -88,6 +88,11 @@ def replay_log(log: IterationLog, trace: Trace, config: SchedulerConfig) -> Timi
         if line.kv_usage is not None:
             used = 1 - driven.scheduler.pool.num_free / config.num_usable_blocks
             usage.append(100 * abs(used - line.kv_usage))
+    if len(lines) < FEWEST:
+        raise TimingsError(
+            f"{log.name} has {len(lines):,} iteration{'s' if len(lines) > 1 else ''} from where the trace begins on, "
+            f"but a fit needs at least {FEWEST}: log for longer, or give the whole log."
+        )
     if len(builder.rows) < FEWEST:
         raise TimingsError(
             f"Only {len(builder.rows):,} of {len(lines):,} iterations of {log.name} are what our scheduler makes of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from sweeps import base_metrics, measured_stand_in, spec, tiny_scenario, write_m
 from batchtwin.experiments.compare import METRICS, Comparison, compare
 from batchtwin.experiments.errors import ExperimentError
 from batchtwin.experiments.grid import Cell
+from batchtwin.experiments.render_compare import comparison_parts
 from batchtwin.experiments.sweep import Sweep, sweep
 
 A, B, C, D = (Cell("vllm_v1", s, t) for s, t in ((64, 1024), (64, 2048), (128, 1024), (128, 2048)))
@@ -104,6 +106,19 @@ def test_regret_is_what_is_lost_by_believing_each_predictor(found: Comparison) -
 def test_rank_correlation_is_spearmans(found: Comparison) -> None:
     """Predicted ranks 2 4 3 1, measured 2 3 4 1: 1 − 6 · 2 / (4 · 15)."""
     assert found.rank_correlation == pytest.approx(0.8)
+
+
+def test_cells_that_differ_by_less_than_their_noise_are_called_ties(found: Comparison) -> None:
+    """7 % of 100, 105, 110 and 80 is 7, 7.35, 7.7 and 5.6: 100, 105 and 110 overlap, 80 with none of them."""
+    said = " ".join(part for part in comparison_parts(found) if isinstance(part, str))
+    assert "measured: 0.800; of 6 pairs of cells 3 are ties" in said
+
+
+def test_without_repeats_nobody_knows_what_is_a_tie(found: Comparison) -> None:
+    once = found.cells.assign(repeat_noise_percent=math.nan)
+    said = " ".join(part for part in comparison_parts(replace(found, cells=once)) if isinstance(part, str))
+    assert "measured once each" in said
+    assert "are ties" not in said
 
 
 def test_the_split_takes_the_run_in_the_middle(by_hand: Sweep, found: Comparison) -> None:

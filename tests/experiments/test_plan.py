@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,3 +189,15 @@ def test_any_knobs_are_a_plan_or_a_sentence(
         assert more.num_gpu_blocks >= found.num_gpu_blocks
     assert "\n" not in said
     assert not said or said.endswith(".")
+
+
+def test_both_knobs_are_named_where_neither_alone_is_enough() -> None:
+    """100 million sequences need a sampler of petabytes, a billion tokens activations of as many."""
+    asked = {"max_num_seqs": 100_000_000, "max_num_batched_tokens": 1_000_000_000}
+    (sentence,) = plan("meta-llama/Llama-3.1-8B", "H100", **asked).problems  # type: ignore[arg-type]
+    found = re.search(r"lower max_num_seqs to ([\d,]+) and max_num_batched_tokens to ([\d,]+)", sentence)
+    assert found is not None
+    assert "GPU with more memory" not in sentence
+    seqs, tokens = (int(figure.replace(",", "")) for figure in found.groups())
+    assert plan("meta-llama/Llama-3.1-8B", "H100", max_num_seqs=seqs, max_num_batched_tokens=tokens).feasible
+    assert not plan("meta-llama/Llama-3.1-8B", "H100", max_num_seqs=seqs, max_num_batched_tokens=1_000_000_000).feasible

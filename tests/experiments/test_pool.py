@@ -68,6 +68,7 @@ def test_a_back_end_that_is_not_installed_is_one_sentence(
         monkeypatch.setitem(sys.modules, "dask", ModuleType("dask"))
     with pytest.raises(ExperimentError, match=rf"{backend} is not installed: pip install 'batchtwin\[{backend}\]'"):
         run(tmp_path / "s", backend=backend)
+    assert not (tmp_path / "s").exists()
 
 
 def test_an_unknown_back_end_is_named_with_the_known_ones(tmp_path: Path) -> None:

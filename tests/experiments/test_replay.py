@@ -12,7 +12,8 @@ from tables import write_layers
 
 from batchtwin.experiments.errors import ExperimentError
 from batchtwin.experiments.render import print_run
-from batchtwin.experiments.replay import predict, replay
+from batchtwin.experiments.replay import check_profile, predict, replay
+from batchtwin.experiments.scenario import make_scenario
 from batchtwin.experiments.sweep import open_sweep, sweep
 from batchtwin.scheduler import ConfigError, RequestRefused, UnknownPolicy
 from batchtwin.sim.cost.profile import ProfileError
@@ -90,3 +91,11 @@ def test_a_sweep_of_tables_launched_eagerly_is_found_again(tmp_path: Path) -> No
     scenario = tiny_scenario(model=str(folder), dtype="bfloat16", device="cuda", enforce_eager=True)
     made = sweep(tmp_path / "sweep", scenario, folder, max_num_seqs=[2], max_num_batched_tokens=[64], seeds=1)
     assert open_sweep(tmp_path / "sweep").profile.hash() == made.profile.hash()
+
+
+def test_a_kv_cache_of_another_dtype_is_refused_where_it_would_change_nothing(tmp_path: Path) -> None:
+    folder = write_layers(tmp_path / "tables")
+    with pytest.raises(
+        ExperimentError, match="kv_cache_dtype is fp8, but the profile's times are of a cache in bfloat16"
+    ):
+        check_profile(open_tables(folder), make_scenario(kv_cache_dtype="fp8"))

@@ -19,6 +19,9 @@ from .mixed_attention import MixedAttention
 from .pieces import Wanted, all_reduces, digest_of, implied_device, model_of, replace_dtype
 from .vidur import is_vidur
 
+MOST_NAMED = 6
+"""Profiles named where a folder holds several."""
+
 
 def open_tables(folder: str | Path, wanted: Wanted | None = None) -> TableProfile:
     """The tables in ``folder`` as a profile. Raises ``TableError`` (or ``FactsError`` for a model nobody knows) with
@@ -43,17 +46,27 @@ def open_tables(folder: str | Path, wanted: Wanted | None = None) -> TableProfil
 
 
 def _inner(folder: Path) -> Path:
-    """``folder``, or the only one within four levels below it that holds tables of LLMServingSim's layout
-    (``GPU/owner/model/variant``). Raises ``TableError`` if there are several.
+    """``folder``, or the only one within four levels below it that holds tables of a known layout (LLMServingSim has
+    ``GPU/owner/model/variant``, Vidur ``GPU/owner/model``). Raises ``TableError`` that names them if there are several.
     """
-    if is_layer_profile(folder) or is_vidur(folder) or is_aiconfigurator(folder):
+    if _has_tables(folder):
         return folder
     levels = ("*", "*/*", "*/*/*", "*/*/*/*")
-    parents = {path.parent for level in levels for path in folder.glob(f"{level}/tp*")}
-    found = sorted(parent for parent in parents if is_layer_profile(parent))
+    below = [path for level in levels for path in folder.glob(level) if path.is_dir() and _has_tables(path)]
+    found = sorted(
+        path for path in below if not any(parent in below for parent in path.parents)
+    )  # tp1 is a part of one
     if len(found) > 1:
-        raise TableError(f"{folder} holds {len(found)} profiles: give one of them, such as {found[0]}.")
+        named = ", ".join(str(path.relative_to(folder)) for path in found[:MOST_NAMED])
+        rest = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        raise TableError(
+            f"{folder} holds {len(found)} profiles below it ({named}{rest}): give one of them, such as {found[0]}."
+        )
     return found[0] if found else folder
+
+
+def _has_tables(folder: Path) -> bool:
+    return is_layer_profile(folder) or is_vidur(folder) or is_aiconfigurator(folder)
 
 
 def follow(pointer: Path) -> TableProfile:

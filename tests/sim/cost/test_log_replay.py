@@ -94,3 +94,13 @@ def test_too_few_iterations_are_refused_with_what_was_left_out(tmp_path: Path) -
     lines = [line(i, 0, 0, 1, 1, 0.0, 1) for i in range(30)]
     with pytest.raises(TimingsError, match=r"0 usable iterations.*29 × a time of 0"):
         from_usage(log_of(tmp_path, lines), 100, 16)
+
+
+def test_a_log_too_short_is_told_apart_from_wrong_knobs(tmp_path: Path) -> None:
+    """All 8 lines are what the scheduler makes of the trace: nothing is wrong but their number."""
+    server = golden_server("stream_plain")
+    with pytest.raises(
+        TimingsError, match=r"has 8 iterations from where the trace begins .* needs at least 20"
+    ) as said:
+        replay_log(log_of(tmp_path, server.lines[:8]), server.trace, server.config)
+    assert "knobs" not in str(said.value)

@@ -81,7 +81,7 @@ def test_prompts_of_32_heads_are_there_and_decodes_are_not(shared_path: Shared) 
     ("folder", "said"),
     [
         ("data/vidur_profiles/a100/meta-llama/Llama-2-7b-hf", "lacks attention.csv"),
-        ("data/vidur_profiles/a100", "no operator tables of a known layout"),
+        ("data/azure_llm_2023", "no operator tables of a known layout"),
         (A100, "give the model"),
     ],
 )
@@ -106,3 +106,13 @@ def test_all_reduce_rows_of_a_graph_are_preferred(shared_path: Shared) -> None:
     assert line(1) == pytest.approx(4.2915e-6, rel=1e-3)
     with pytest.raises(TableError, match="no all-reduce over 3 GPUs"):
         read_all_reduce(shared_path(f"{H100}/allreduce.csv"), 3, 128)
+
+
+def test_a_folder_above_several_profiles_names_them(shared_path: Shared) -> None:
+    with pytest.raises(TableError, match=r"2 profiles .*meta-llama/Llama-2-7b-hf, meta-llama/Meta-Llama-3-8B"):
+        open_tables(shared_path("data/vidur_profiles/a100"))
+
+
+def test_a_folder_above_one_profile_is_that_profile(shared_path: Shared) -> None:
+    """a800 holds one model's tables, two levels below."""
+    assert open_tables(shared_path(FRONTIER).parents[1]).hash() == open_tables(shared_path(FRONTIER)).hash()
