@@ -6,9 +6,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
 from joblib import Parallel, delayed, parallel_config
@@ -61,7 +62,8 @@ class Pool(Generic[T]):
         """What the jobs return, as they finish; to be closed. It ends early where workers die: of the jobs that were
         taken from ``jobs`` those that returned nothing are lost. Jobs themselves should not raise.
         """
-        results = self._run(jobs)
+        folder = Path.cwd()
+        results = self._run((_there, (folder, function, *arguments)) for function, arguments in jobs)
         try:
             while True:
                 try:
@@ -73,6 +75,15 @@ class Pool(Generic[T]):
                 yield result
         finally:
             results.close()  # type: ignore[attr-defined]
+
+
+def _there(folder: Path, function: Callable[..., T], *arguments: Any) -> T:
+    """What ``function`` returns in ``folder``, where the job was given: a worker may have been started in another, by
+    an earlier sweep, and relative paths (a trace's) would mean other files. On another machine it may not be there.
+    """
+    with suppress(OSError):
+        os.chdir(folder)
+    return function(*arguments)
 
 
 @contextmanager

@@ -82,18 +82,32 @@ class TraceSpec(_Part):
         return generated or self.thin < 1 or self.client_rate is not None
 
     def load(self) -> Trace:
-        """The requests. Raises ``TraceError``."""
-        return _load(self)
+        """The requests; those of a file are read again when it has changed. Raises ``TraceError``."""
+        return _load(self, _version(self.source))
+
+
+_Version = tuple[str, int, int] | None
+
+
+def _version(source: str) -> _Version:
+    """What tells a file from another of its name and from what it was: its absolute path, time and size; None for what
+    is no file.
+    """
+    try:
+        found, path = Path(source).stat(), Path(source).absolute()
+    except (OSError, ValueError):
+        return None
+    return str(path), found.st_mtime_ns, found.st_size
 
 
 @lru_cache(maxsize=4)  # as many seeds as a cell is predicted with, and one more
-def _read(source: str, seed: int, sort: bool, drop_zero_output: bool) -> Trace:
+def _read(source: str, seed: int, sort: bool, drop_zero_output: bool, _: _Version) -> Trace:
     return load_trace(source, seed=seed, sort=sort, drop_zero_output=drop_zero_output)
 
 
 @lru_cache(maxsize=8)
-def _load(spec: TraceSpec) -> Trace:
-    trace = _read(spec.source, spec.seed, spec.sort, spec.drop_zero_output)
+def _load(spec: TraceSpec, version: _Version) -> Trace:
+    trace = _read(spec.source, spec.seed, spec.sort, spec.drop_zero_output, version)
     if spec.start or spec.num_requests is not None:
         stop = len(trace) if spec.num_requests is None else spec.start + spec.num_requests
         trace = trace.slice(spec.start, stop)

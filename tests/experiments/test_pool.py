@@ -165,3 +165,29 @@ def predict(cells: list[Cell], workers: int, backend: str = "loky") -> list[Cell
         found = {result.cell: result for result in results}
     assert len(found) == len(cells)
     return [found[cell] for cell in cells]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_relative_trace_is_the_one_where_the_sweep_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Workers live on from one sweep to the next, in the folder in which they were started."""
+    found = []
+    for name, num_rows in (("first", 3), ("second", 5)):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        rows = "".join(f"{i},20,5\n" for i in range(num_rows))
+        Path("rows.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+        scenario = tiny_scenario(trace={"source": "rows.csv"})
+        made = sweep("s", scenario, PROFILE, max_num_seqs=[4, 6], max_num_batched_tokens=[64], workers=workers)
+        found.append([result.metrics.get("num_requests") for result in made.predicted()[:2]])
+    assert found == [[3, 3], [5, 5]]
+
+
+def test_a_trace_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    spec = tiny_scenario(trace={"source": str(path)}).trace
+    for num_rows in (3, 5):
+        path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "0,20,5\n" * num_rows)
+        assert len(spec.load()) == num_rows
