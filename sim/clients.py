@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from simpy.events import Event
@@ -25,8 +26,8 @@ def closed_loop(
     recorded apart (``due_s``) and is no part of its TTFT.
     """
     queue = iter(requests)
-    for _ in range(num_clients):
-        clock.process(_client(clock, server, queue, think_s))
+    for _, first in zip(range(num_clients), queue, strict=False):  # more clients than requests have nothing to do
+        clock.process(_client(clock, server, chain((first,), queue), think_s))
 
 
 def _client(clock: Clock, server: Server, queue: Iterator[Request], think_s: float) -> Generator[Event, Any, None]:

@@ -16,6 +16,7 @@ from batchtwin.experiments.replay import predict
 from batchtwin.experiments.scenario import make_scenario
 from batchtwin.experiments.world import run_scenario
 from batchtwin.scheduler import Request, Scheduler
+from batchtwin.sim.clients import closed_loop
 from batchtwin.sim.clock import ARRIVAL, Clock
 from batchtwin.sim.cost_backend import CostModelBackend
 from batchtwin.sim.records import Recorder, Records
@@ -106,3 +107,18 @@ def test_the_gate_is_no_part_of_ttft() -> None:
 def test_clients_that_contradict_themselves_are_refused_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError, match=sentence):
         make_scenario(**fields)
+
+
+def test_more_clients_than_requests_cost_nothing() -> None:
+    clock, sent = Clock(), []
+
+    class Nobody:
+        def submit(self, request: Request, *, due_s: float | None = None) -> None:
+            sent.append(request.request_id)
+
+        def finished(self, request: Request) -> simpy.Event:
+            return clock.timeout(1.0)
+
+    closed_loop(clock, Nobody(), [Request(str(i), 1, 1) for i in range(3)], num_clients=10**30)  # type: ignore[arg-type]
+    clock.run()
+    assert sent == ["0", "1", "2"]
