@@ -151,7 +151,7 @@ def calibrate(
 ) -> None:
     """Measure iterations on this device and write a profile: the law, its held-out error, the device's noise."""
     from .experiments.preflight import check_ready
-    from .experiments.render import calibration_progress, print_profile
+    from .experiments.render_profile import calibration_progress, print_profile
     from .experiments.run import check_writable
 
     check_writable(output)
@@ -313,7 +313,7 @@ def sweep(
 ) -> None:
     """Predict a grid of both knobs, measure some or all of its cells, recommend."""
     from .experiments.options import profile_from_options, scenario_from_options, sweep_from_options
-    from .experiments.render import print_sweep, sweep_progress
+    from .experiments.render_sweep import print_sweep, sweep_progress
     from .experiments.sweep import sweep as run
 
     options = dict(locals())
@@ -477,7 +477,7 @@ def import_(
     """Check runs of a server of yours, and lay them beside predictions of the same cells (compare, report, …)."""
     from .experiments.exchange.options import import_options
     from .experiments.exchange.render import print_imported
-    from .experiments.render import sweep_progress
+    from .experiments.render_sweep import sweep_progress
 
     with sweep_progress(output or Path()) as progress:
         done = import_options(locals(), progress)
@@ -591,7 +591,7 @@ def demo(
     """The whole line on this machine: calibrate, predict a grid, measure some of it, compare, write a report."""
     from .dashboard.report import write_report
     from .experiments.demo import run_demo
-    from .experiments.render import print_demo
+    from .experiments.render_sweep import print_demo
 
     done = run_demo(folder, trace, model=model, minutes=minutes, measure=measure, threads=threads)
     write_report(done, folder / "report.html")

@@ -32,7 +32,8 @@ def main() -> None:
     args = _arguments()
     from batchtwin.experiments.calibrate import calibrate
     from batchtwin.experiments.compare import compare
-    from batchtwin.experiments.render import print_comparison, print_profile
+    from batchtwin.experiments.render import print_comparison
+    from batchtwin.experiments.render_profile import print_profile
     from batchtwin.experiments.sweep import sweep
 
     if (args.out / "sweep.json").exists():

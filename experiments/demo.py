@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ExperimentError
-from .render import calibration_progress, print_profile, sweep_progress
+from .render_profile import calibration_progress, print_profile
+from .render_sweep import sweep_progress
 from .replay import predict
 from .scenario import Scenario, TraceSpec, make_scenario
 from .sweep import Sweep, sweep

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from ..scheduler.batch import Bound
 from ..scheduler.policies import POLICIES, policy_options
-from ..sim.cost.profile import FitFacts, MemoryFacts, Profile
-from ..sim.cost.spread import LEVEL
 from ..sim.facts import ROOFLINE
-from .grid import Cell, policy_label
-from .intervals import over_seeds
+from .grid import policy_label
 from .run import Run
-from .sweep import Sweep
 
 ROWS = (
     ("Output throughput", "output_throughput", "tokens/s", 1),
@@ -62,8 +48,6 @@ REPLICA_COLUMNS = (
     ("KV peak", "peak_kv_usage", 2),
     ("Cached tok", "cached_tokens", 0),
 )
-BUSY_PERCENT = 15.0
-"""Repeat noise of a calibration above which its user is warned; a quiet machine shows 5 to 10."""
 _ONLY_IF_ANY = ("padded_tokens", "mean_gate_ms", "p99_gate_ms")
 GROWING = 1.5
 """Requests in the system, second half of the steady window over its first, from which on the queue is said to grow."""
@@ -76,114 +60,6 @@ NAMES = {metric: label for label, metric, _, _ in ROWS} | {
 }
 
 
-@contextmanager
-def calibration_progress() -> Iterator[Callable[[float], None]]:
-    """A bar over the share of the time used."""
-    columns = (SpinnerColumn(), TextColumn("Measuring iterations"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("calibrate", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
-
-
-@contextmanager
-def sweep_progress(folder: Path) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a phase, with the time left; an interruption says how to go on."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    tasks: dict[str, TaskID] = {}
-    bar = Progress(*columns, console=console)
-
-    def update(what: str, done: int, total: int) -> None:
-        bar.start()  # not before there is something to show: bad input is one sentence and no bar
-        phase = what.split(maxsplit=1)[0]
-        if phase not in tasks:
-            tasks[phase] = bar.add_task(what, total=total)
-        bar.update(tasks[phase], description=what.capitalize(), completed=done)
-
-    try:
-        try:
-            yield update
-        finally:
-            if tasks:
-                bar.stop()
-    except KeyboardInterrupt:
-        console.print(f"Interrupted. Finished cells are kept in {folder}; the same command goes on from there.")
-        raise SystemExit(130) from None
-
-
-def print_profile(profile: Profile, path: Path) -> None:
-    """A calibration's card."""
-    fit = profile.fit
-    table = make_table("", "Median", "P90", "Worst", "Bias", title="Error of predicted iteration times, held out (%)")
-    for name, error in {"fitted law": fit.held_out, **fit.nulls}.items():
-        values = (error.median_percent, error.p90_percent, error.worst_percent, error.bias_percent)
-        table.add_row(name.replace("_", " "), *(f"{value:,.1f}" for value in values))
-    law = profile.cost_model
-    console = Console()
-    console.print(
-        f"[bold]{profile.model.name}[/] ({profile.model.dtype}) on {profile.device.name}, {profile.device.type}, "
-        f"{profile.device.threads} thread{'s' if profile.device.threads > 1 else ''}: {fit.num_batches:,} batches, "
-        f"{fit.num_rounds} round{'s' if fit.num_rounds > 1 else ''}, {fit.seconds_measured:.0f} s; repeat noise "
-        f"{number(fit.repeat_noise_percent, 1)} %"
-    )
-    _print_table(console, table)
-    console.print(
-        f"A step of 1 token takes {law.fixed_s * 1e3:.2f} ms, a decode more {_slope_us(profile):.0f} µs, "
-        f"1,000 KV tokens read {law.per_decode_kv_token_s * 1e6:.2f} ms, the host {profile.host_fixed_s * 1e6:.0f} µs."
-    )
-    fast, slow = (law.factors for law in profile.fast_and_slow)
-    console.print(
-        f"Intervals at {LEVEL:.0%} let steps of decodes take {fast.decode:.2f} to {slow.decode:.2f} times as long, "
-        f"steps with prompts {fast.prefill:.2f} to {slow.prefill:.2f} times."
-    )
-    if law.capture_sizes:
-        console.print(
-            f"Decodes alone are replayed at {len(law.capture_sizes)} captured sizes up to {law.capture_sizes[-1]}; "
-            f"launched operator by operator, a step takes {law.eager_s * 1e3:.2f} ms more."
-        )
-    if fit.curve:
-        _print_curve(console, fit)
-    if profile.memory is not None:
-        _print_memory(console, profile.memory)
-    if fit.repeat_noise_percent > BUSY_PERCENT:
-        console.print(
-            f"[yellow]The same batch varied by {fit.repeat_noise_percent:.0f} % from one time to the next: this "
-            f"machine was busy, and predictions cannot be better than that. Calibrate again when it is quiet.[/]"
-        )
-    console.print(f"Wrote {path} (hash {profile.hash()})")
-
-
-def _print_curve(console: Console, fit: FitFacts) -> None:
-    """Error against minutes spent: whether more time would have paid."""
-    table = make_table(
-        "Minutes", "Batches", "Measurements", "Median", "P90", title="Held-out error had it stopped then (%)"
-    )
-    for point in fit.curve:
-        table.add_row(
-            f"{point.minutes:.2f}",
-            str(point.num_batches),
-            str(point.num_measurements),
-            f"{point.median_percent:.1f}",
-            f"{point.p90_percent:.1f}",
-        )
-    _print_table(console, table)
-
-
-def _print_memory(console: Console, memory: MemoryFacts) -> None:
-    console.print(
-        f"{memory.num_gpu_blocks:,} KV blocks in {memory.gpu_memory_utilization:.0%} of "
-        f"{memory.total_bytes / 1e9:.1f} GB: weights take {memory.weight_bytes / 1e9:.1f} GB, activations at "
-        f"{memory.max_num_batched_tokens} tokens {memory.activation_peak_bytes / 1e9:.1f} GB, others "
-        f"{memory.other_bytes / 1e9:.1f} GB."
-    )
-
-
 def print_run(run: Run, path: Path | None) -> None:
     """A replay's metrics."""
     scenario, metrics = run.scenario, run.metrics
@@ -192,14 +68,14 @@ def print_run(run: Run, path: Path | None) -> None:
         if name in metrics and (metrics[name] or name not in _ONLY_IF_ANY):
             table.add_row(label, number(metrics[name], digits), unit)
     console = Console()
-    _print_table(console, table)
+    print_table(console, table)
     shares = {bound: metrics[f"bound_{bound.name.lower()}_share"] for bound in Bound}
     named = ", ".join(f"{bound.name.lower()} {share:.0%}" for bound, share in shares.items())
     console.print(
         f"Active bound, share of busy time: {named}. KV pool: {run.num_gpu_blocks} blocks of {scenario.block_size}."
     )
     if scenario.num_replicas > 1:
-        _print_table(console, _replicas_table(run))
+        print_table(console, _replicas_table(run))
     for remark in _remarks(run):
         console.print(remark, highlight=False)
     if path is not None:
@@ -241,30 +117,6 @@ def _remarks(run: Run) -> Iterator[str]:
         )
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Where to go from a finished sweep, and its answer."""
-    from .recommend import recommend
-
-    console = Console()
-    results = sweep.predicted()
-    without = [result for result in results if result.status != "ok"]
-    measured = {cell: sweep.measured_metrics(cell) for cell in sweep.measured_cells()}
-    objective = sweep.spec.objective
-    for policy in sweep.spec.policies:
-        _print_table(console, _grid_table(sweep, policy, measured))
-    for cell, reason in list(sweep.not_measured().items())[:3]:
-        console.print(f"[yellow]{cell.key} could not be measured: {reason}[/]")
-    for result in without[:3]:
-        console.print(f"[dim]{result.cell.key}: {result.reason}[/]")
-    if len(without) > 3:
-        more = len(without) - 3
-        console.print(f"[dim](and {more} more cell{'s' if more > 1 else ''} without a prediction)[/]")
-    console.print(recommend(sweep).sentence)
-    for note in getattr(sweep.profile, "notes", ()):
-        console.print(f"[dim]Operator tables: {escape(note)}.[/]")
-    console.print(f"[dim]{LABELS.get(objective, objective)}, {_caption(sweep)}. Results in {sweep.folder}[/]")
-
-
 def print_comparison(comparison: object) -> None:
     """Errors beside noise, interval and nulls, regret, and where the error comes from."""
     from .render_compare import comparison_parts
@@ -272,7 +124,7 @@ def print_comparison(comparison: object) -> None:
     console = Console()
     for part in comparison_parts(comparison):
         if isinstance(part, Table):
-            _print_table(console, part)
+            print_table(console, part)
         else:
             console.print(part)
 
@@ -305,15 +157,6 @@ def print_policies() -> None:
     Console().print(table)
 
 
-def print_demo(sweep: Sweep, report: Path) -> None:
-    """The demo's ending: the grid, the comparison, where the report is."""
-    from .compare import compare
-
-    print_sweep(sweep)
-    print_comparison(compare(sweep))
-    Console().print(f"[bold]Report:[/] {report}")
-
-
 def number(value: float, digits: int) -> str:
     """A number for reading."""
     return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
@@ -339,53 +182,6 @@ def _replicas_table(run: Run) -> Table:
     return table
 
 
-def _grid_table(sweep: Sweep, policy: str, measured: dict[Cell, list[dict[str, float]]]) -> Table:
-    """One row a ``max_num_seqs``, one column a ``max_num_batched_tokens``."""
-    results = {result.cell: result for result in sweep.predicted()}
-    cells = [cell for cell in results if cell.policy == policy]
-    budgets = sorted({cell.max_num_batched_tokens for cell in cells})
-    objective = sweep.spec.objective
-    table = make_table(
-        "seqs \\ tokens",
-        *(f"{budget:,}" for budget in budgets),
-        title=f"{policy_label(policy)}: {LABELS.get(objective, objective)}",
-    )
-    for seqs in sorted({cell.max_num_seqs for cell in cells}):
-        row: list[str] = []
-        for budget in budgets:
-            result = results.get(cell := Cell(policy, seqs, budget))
-            if result is None or result.status != "ok":
-                row.append("" if result is None else result.status)
-                continue
-            runs = measured.get(cell)
-            text = number((result.metrics if runs else over_seeds(result))[objective], 1)
-            if runs:
-                values = sorted(run[objective] for run in runs if objective in run)
-                text += f" ({number(_median(values), 1)})" if values else ""
-            row.append(text)
-        table.add_row(f"{seqs:,}", *row)
-    return table
-
-
-def _caption(sweep: Sweep) -> str:
-    """What the figures of the grid are: a cell with a measured figure has that of the seed it was measured with."""
-    seeds = sweep.spec.num_seeds
-    mean = f"predicted, mean over {seeds} seeds" if seeds > 1 else "predicted"
-    if not sweep.measured_cells():
-        return mean
-    return f"{mean}; where measured: predicted with the measured seed (measured)" if seeds > 1 else f"{mean} (measured)"
-
-
-def _median(ordered: list[float]) -> float:
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
-def _slope_us(profile: Profile) -> float:
-    law = profile.cost_model
-    slope = law.token_slopes_s[min(2, len(law.token_slopes_s) - 1)]
-    return (slope + law.per_decode_s + law.per_sample_s) * 1e6
-
-
 def make_table(*heads: str, title: str | None = None) -> Table:
     table = Table(title=title, header_style="dim", box=None, pad_edge=False)
     table.add_column(heads[0])
@@ -401,7 +197,7 @@ def uncut(table: Table) -> Table:
     return table
 
 
-def _print_table(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table) -> None:
     """A table under its title on a line of its own: rich would wrap it to the table's width."""
     if table.title:
         console.print(f"[bold]{table.title}[/]", highlight=False)

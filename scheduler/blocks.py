@@ -32,11 +32,6 @@ class BlockPool:
         del self._free[self.num_free :]
         return taken
 
-    def take_one(self) -> int:
-        """The next free block."""
-        self.num_free -= 1
-        return self._free.pop()
-
     def give_back(self, table: list[int]) -> None:
         """Return a whole block table; its last block is the next to be handed out."""
         self.num_free += len(table)
@@ -130,10 +125,6 @@ class PrefixCachingPool(BlockPool):
             self._take_idle(num_blocks, taken)
         self.num_free -= num_blocks
         return taken
-
-    def take_one(self) -> int:
-        """The next free block; what it cached is forgotten."""
-        return self.take(1)[0]
 
     def retire(self, base: int, place: int, blocks: list[int]) -> None:
         """Drop one holder of each of these cached blocks of a run, the last first; those without any join the queue."""

@@ -56,7 +56,7 @@ class CostModelBackend:
         launched one after the other; fewer, if they would go on long after ``until_s``. ``contexts`` are those of the
         first step, for a model that asks (``needs_spread``).
         """
-        host_s = self._host.fixed_s + self._host.per_seq_s * features[-1]
+        host_s = self._host.host_s(features)
         if until_s < inf and num_steps > FEW_STEPS:
             step_s = host_s + self._cost_model.duration_s(features)
             if step_s > 0:  # later steps are hardly ever shorter, and a leap may always be

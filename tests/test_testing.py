@@ -88,7 +88,7 @@ class LeaksBlocks(Good):
     def schedule(self, step: Step) -> None:
         super().schedule(step)
         if step.num_free_blocks > 1:
-            step._scheduler.pool.take_one()
+            step._scheduler.pool.take(1)
 
 
 class SharesBlocks(Good):

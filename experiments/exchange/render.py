@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..calibrate_from import CalibratedFrom
-from ..render import make_table, number, print_profile
+from ..render import make_table, number
+from ..render_profile import print_profile
 from .import_runs import Checked, Imported
 from .measured_row import Flag
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from sweeps import spec, tiny_scenario, write_measured, write_sweep
 
 from batchtwin.experiments.grid import Cell, default_cell
-from batchtwin.experiments.render import make_table, print_sweep, uncut
+from batchtwin.experiments.render import make_table, uncut
+from batchtwin.experiments.render_sweep import print_sweep
 from batchtwin.experiments.sweep import Sweep, sweep
 from batchtwin.scheduler.batch import Bound
 
