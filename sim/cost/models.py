@@ -140,7 +140,7 @@ class Fitted:
             self._tabulate(int(tokens))
             base = table[int(tokens)]
         linear = self.per_decode_s * decodes + self.per_decode_kv_token_s * kv_tokens
-        if prefills or prefill_tokens:  # terms that are 0 change no bit
+        if prefills or prefill_tokens or pairs:  # terms that are 0 change no bit
             linear += self.per_prefill_s * prefills
             linear += self.per_prefill_token_s * prefill_tokens
             linear += self.per_attention_pair_s * pairs
